@@ -1,0 +1,43 @@
+"""Every error that `ledger` raises on purpose.
+
+LedgerError
+├── EventError            an event's bytes or values are not what its type says
+│   ├── MalformedEvent    broken bytes: poison, goes aside with a reason
+│   └── UnknownEvent      a newer type or version: stops the reader, upgrade it first
+├── RegistryRefused       a registry command was made from an old version, or breaks a rule
+├── AmountError           a price or amount that cannot be held exactly
+├── PositionMoved         another writer has moved this log's position: nothing was written
+└── LedgerUnavailable     the database cannot be opened or is of another version
+"""
+
+
+class LedgerError(Exception):
+    """Root of the ledger's own errors; the message is meant for a person."""
+
+
+class EventError(LedgerError):
+    """An event's bytes or values are not what its type says."""
+
+
+class MalformedEvent(EventError):
+    """Bytes that no version of this program could have written: poison."""
+
+
+class UnknownEvent(EventError):
+    """An event of a newer type or version: readers are upgraded before writers."""
+
+
+class RegistryRefused(LedgerError):
+    """A registry command was made from an old version, or breaks a rule of the registry."""
+
+
+class AmountError(LedgerError):
+    """A price or amount that cannot be held exactly."""
+
+
+class PositionMoved(LedgerError):
+    """Another writer has moved this log's position; this transaction wrote nothing."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger's database cannot be opened, or its schema is of another version."""

@@ -1,0 +1,40 @@
+"""The public vocabulary: every fact that Tollbook records. Pure; read it whole before adding."""
+
+from ledger.events.access import KeyIssued, KeyRevoked
+from ledger.events.envelope import Draft, Event, Payload, same_fact
+from ledger.events.prices import PricePublished
+from ledger.events.registry import PAYLOADS, payload_of, type_of
+from ledger.events.requests import (
+    RequestAbandoned,
+    RequestAccepted,
+    RequestAttempted,
+    RequestFinished,
+    RequestRejected,
+    TokensDelivered,
+)
+from ledger.events.sources import SourceClosed, SourceMark
+from ledger.events.usage import BUCKETS, Basis, Usage
+
+__all__ = [
+    "BUCKETS",
+    "PAYLOADS",
+    "Basis",
+    "Draft",
+    "Event",
+    "KeyIssued",
+    "KeyRevoked",
+    "Payload",
+    "PricePublished",
+    "RequestAbandoned",
+    "RequestAccepted",
+    "RequestAttempted",
+    "RequestFinished",
+    "RequestRejected",
+    "SourceClosed",
+    "SourceMark",
+    "TokensDelivered",
+    "Usage",
+    "payload_of",
+    "same_fact",
+    "type_of",
+]

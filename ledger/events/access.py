@@ -1,0 +1,38 @@
+"""Events of the registry that say who may call what. A secret is never in one, only its hash."""
+
+from datetime import datetime
+from typing import ClassVar
+
+from ledger.events.envelope import Payload
+
+
+class KeyIssued(Payload, frozen=True, kw_only=True):
+    """A key in its whole new state. `base` is the version it was made from: 0, as it is new.
+
+    `hash` is the SHA-256 of the secret in hex; a secret carries 256 bits of chance, so no salt is
+    needed. `models` null means every model that is served. The key's name is not here: names live
+    in one erasable table, events carry ids.
+    """
+
+    TYPE: ClassVar[str] = "tollbook.key.issued.v1"
+    TOPIC: ClassVar[str] = "registry"
+
+    key_id: str
+    base: int
+    version: int
+    hash: str
+    models: list[str] | None = None
+
+
+class KeyRevoked(Payload, frozen=True, kw_only=True):
+    """The key in its whole new state: it no longer opens anything. What it used stays billed."""
+
+    TYPE: ClassVar[str] = "tollbook.key.revoked.v1"
+    TOPIC: ClassVar[str] = "registry"
+
+    key_id: str
+    base: int
+    version: int
+    hash: str
+    revoked_at: datetime
+    models: list[str] | None = None

@@ -1,0 +1,131 @@
+"""Events of a request's life: accepted, attempted, tokens on the way, and how it ended."""
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from ledger.events.envelope import Payload
+from ledger.events.usage import NOTHING_KNOWN, Basis, Usage
+
+Outcome = Literal[
+    "completed",  # the backend answered in full; `status` may be the backend's own 4xx or 5xx
+    "client_gone",  # the client hung up; the backend was stopped
+    "backend_lost",  # the backend broke off after its first byte
+    "backend_unreachable",  # no backend could be reached
+    "timeout",  # a backend was too slow
+    "spool_failed",  # the spool could not take a write; the answer was cut
+    "shutdown",  # the gateway stopped before the answer was whole
+]
+
+
+class RequestAccepted(Payload, frozen=True, kw_only=True):
+    """A request passed every check. It is on the spool before any backend is called.
+
+    A request is dated and priced by the time of this event. `held_out` is the caller's own limit
+    of output tokens (null: none given); `deadline` is when the total timeout will have ended it.
+    `client_request` is a keyed hash of the id that the client gave, never the id itself.
+    """
+
+    TYPE: ClassVar[str] = "tollbook.request.accepted.v1"
+    TOPIC: ClassVar[str] = "requests"
+
+    request_id: str
+    key_id: str
+    model: str
+    endpoint: str
+    stream: bool
+    deadline: datetime
+    held_in: int | None = None
+    held_out: int | None = None
+    client_request: str | None = None
+
+
+class RequestAttempted(Payload, frozen=True, kw_only=True):
+    """A backend is about to be called. `after` says why the attempt before this one failed."""
+
+    TYPE: ClassVar[str] = "tollbook.request.attempted.v1"
+    TOPIC: ClassVar[str] = "requests"
+
+    request_id: str
+    attempt: int
+    backend_id: str
+    after: str | None = None
+
+
+class RequestRejected(Payload, frozen=True, kw_only=True):
+    """An authenticated request was refused before any backend was called."""
+
+    TYPE: ClassVar[str] = "tollbook.request.rejected.v1"
+    TOPIC: ClassVar[str] = "requests"
+
+    request_id: str
+    key_id: str
+    status: int
+    code: str
+    model: str | None = None
+
+
+class TokensDelivered(Payload, frozen=True, kw_only=True):
+    """Running totals of one open stream, at most one in each flush interval.
+
+    `chunks` counts chunks with content that were passed on to the client.
+    """
+
+    TYPE: ClassVar[str] = "tollbook.tokens.delivered.v1"
+    TOPIC: ClassVar[str] = "tokens"
+
+    request_id: str
+    chunks: int
+    basis: Basis
+    usage: Usage = NOTHING_KNOWN
+
+
+class RequestFinished(Payload, frozen=True, kw_only=True):
+    """How a request ended, on the spool before the client gets the last bytes.
+
+    It repeats what `RequestAccepted` said, so that it can be billed on its own. Durations are in
+    microseconds of the monotonic clock; `overhead_us` is the time spent in the gateway itself.
+    """
+
+    TYPE: ClassVar[str] = "tollbook.request.finished.v1"
+    TOPIC: ClassVar[str] = "requests"
+
+    request_id: str
+    key_id: str
+    model: str
+    endpoint: str
+    stream: bool
+    accepted_at: datetime
+    outcome: Outcome
+    basis: Basis
+    usage: Usage = NOTHING_KNOWN
+    status: int | None = None
+    reason: str | None = None
+    backend_id: str | None = None
+    attempts: int = 0
+    chunks: int = 0
+    first_token_us: int | None = None
+    duration_us: int | None = None
+    overhead_us: int | None = None
+
+
+class RequestAbandoned(Payload, frozen=True, kw_only=True):
+    """Written by whoever adopts the spool of a gateway that died: the request never finished.
+
+    `usage` is the last running total, so at most one flush interval short of what was produced.
+    """
+
+    TYPE: ClassVar[str] = "tollbook.request.abandoned.v1"
+    TOPIC: ClassVar[str] = "requests"
+
+    request_id: str
+    key_id: str
+    model: str
+    endpoint: str
+    stream: bool
+    accepted_at: datetime
+    abandoned_source: str
+    basis: Basis
+    usage: Usage = NOTHING_KNOWN
+    backend_id: str | None = None
+    attempts: int = 0
+    chunks: int = 0

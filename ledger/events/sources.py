@@ -1,0 +1,35 @@
+"""Events by which a source says how far it got: what makes completeness checkable."""
+
+from datetime import datetime
+from typing import ClassVar
+
+from ledger.events.envelope import Payload
+
+
+class SourceMark(Payload, frozen=True, kw_only=True):
+    """Written at the start and each minute, also when idle.
+
+    `last` is the last sequence of each topic before this event; `open` counts requests without an
+    end, the oldest of which was accepted at `oldest_open`.
+    """
+
+    TYPE: ClassVar[str] = "tollbook.source.mark.v1"
+    TOPIC: ClassVar[str] = "sources"
+
+    last: dict[str, int]
+    open: int
+    oldest_open: datetime | None = None
+
+
+class SourceClosed(Payload, frozen=True, kw_only=True):
+    """`closed_source` will never write again; `last` is its last sequence of each topic.
+
+    `by` is `itself` for an orderly stop, or the source that adopted its spool.
+    """
+
+    TYPE: ClassVar[str] = "tollbook.source.closed.v1"
+    TOPIC: ClassVar[str] = "sources"
+
+    closed_source: str
+    last: dict[str, int]
+    by: str

@@ -1,0 +1,92 @@
+"""Billed usage per hour, key, model and basis, as differences between request rows. Pure.
+
+A roll-up is never incremented by an event: it moves by the difference between what a request
+contributed before and what it contributes now, so a replay moves it by nothing.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+
+from ledger.events import BUCKETS
+from ledger.folds.requests import RequestRow
+
+
+class Cell(msgspec.Struct, frozen=True, order=True):
+    """One cell of the hourly roll-up. `hour` is the start of the UTC hour of acceptance."""
+
+    hour: datetime
+    key_id: str
+    model: str
+    basis: str
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What a cell holds: requests, tokens per bucket, and how many rows knew each bucket.
+
+    A bucket that no row knew (`known` 0) is null on a bill, not zero.
+    """
+
+    requests: int
+    tokens: tuple[int, int, int, int, int]
+    known: tuple[int, int, int, int, int]
+
+    def plus(self, other: "Totals", sign: int = 1) -> "Totals":
+        """The sum of both; `sign=-1` gives the difference."""
+        return Totals(
+            self.requests + sign * other.requests,
+            _add(self.tokens, other.tokens, sign),
+            _add(self.known, other.known, sign),
+        )
+
+    @property
+    def nothing(self) -> bool:
+        """True if adding this changes nothing."""
+        return self == ZERO
+
+
+Five = tuple[int, int, int, int, int]
+ZERO = Totals(0, (0, 0, 0, 0, 0), (0, 0, 0, 0, 0))
+
+
+def _add(one: Five, other: Five, sign: int) -> Five:
+    a, b, c, d, e = (x + sign * y for x, y in zip(one, other, strict=True))
+    return (a, b, c, d, e)
+
+
+def contribution(row: RequestRow | None) -> tuple[Cell, Totals] | None:
+    """The cell that `row` counts in and what it adds there; null while it has no end."""
+    if row is None or not row.billed:
+        return None
+    assert row.key_id is not None and row.model is not None and row.accepted_at is not None, (
+        f"request {row.request_id} has an end, and every end names key, model and acceptance"
+    )
+    a, b, c, d, e = row.usage.counts()
+    tokens = (a or 0, b or 0, c or 0, d or 0, e or 0)
+    known = (a is not None, b is not None, c is not None, d is not None, e is not None)
+    hour = row.accepted_at.replace(minute=0, second=0, microsecond=0)
+    ka, kb, kc, kd, ke = (int(k) for k in known)
+    return Cell(hour, row.key_id, row.model, row.basis), Totals(1, tokens, (ka, kb, kc, kd, ke))
+
+
+def changes(pairs: Iterable[tuple[RequestRow | None, RequestRow]]) -> dict[Cell, Totals]:
+    """How the roll-up moves when each request goes from its old row to its new one."""
+    moved: dict[Cell, Totals] = {}
+    for before, after in pairs:
+        old, new = contribution(before), contribution(after)
+        if old == new:
+            continue
+        if old is not None:
+            moved[old[0]] = moved.get(old[0], ZERO).plus(old[1], sign=-1)
+        if new is not None:
+            moved[new[0]] = moved.get(new[0], ZERO).plus(new[1])
+    return {cell: totals for cell, totals in moved.items() if not totals.nothing}
+
+
+def by_bucket(totals: Totals) -> dict[str, int | None]:
+    """The tokens of `totals` by bucket name; null where no row knew the bucket."""
+    return {
+        name: count if known else None
+        for name, count, known in zip(BUCKETS, totals.tokens, totals.known, strict=True)
+    }

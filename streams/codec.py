@@ -1,0 +1,57 @@
+"""An event to bytes and back: one JSON object, the structured form of CloudEvents 1.0. Pure."""
+
+from datetime import datetime
+
+import msgspec
+
+from ledger.events import Draft, Event, Payload
+from streams.errors import CodecError
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The written form. The order of the fields is the order in the file."""
+
+    specversion: str
+    id: str
+    source: str
+    topic: str
+    sequence: int
+    type: str
+    subject: str
+    time: datetime
+    recordedtime: datetime
+    data: Payload
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Event)
+
+
+def encode(draft: Draft, source: str, sequence: int, recorded: datetime) -> bytes:
+    """The record of `draft` as `source` writes it. `recorded` is aware and UTC."""
+    payload = draft.payload
+    return _encoder.encode(
+        _Record(
+            "1.0",
+            draft.id,
+            source,
+            payload.TOPIC,
+            sequence,
+            payload.TYPE,
+            draft.subject,
+            draft.time,
+            recorded,
+            payload,
+        )
+    )
+
+
+def decode(record: bytes) -> Event:
+    """The event in `record`. Its data stays as bytes, so that fields unknown here are kept.
+
+    Raises `CodecError` for anything that is not a whole record; the payload is not looked at.
+    """
+    try:
+        return _decoder.decode(record)
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise CodecError(f"not an event record: {wrong}") from wrong
