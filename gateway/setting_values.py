@@ -1,0 +1,94 @@
+"""How a setting's text becomes a value, and what is refused on the way. Pure.
+
+No message repeats a text that may be a secret.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+_UNITS: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
+_SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|TiB)")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ENV: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used. The message names it, the reason, and what to write."""
+
+
+def normal_url(url: str) -> str:
+    """`url` as a backend's root: no `/v1`, no slash at the end. Raises `SettingsError`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.username is not None or parts.password is not None:
+        # The address is not repeated: it holds a password.
+        raise SettingsError(
+            "the address of a backend holds a user name or password; give the key by `key`"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise SettingsError(
+            f"{url!r} is not the address of a backend; write it as http://HOST:PORT"
+        )
+    if parts.query or parts.fragment:
+        raise SettingsError(f"{url!r} has a part after ? or #; write it as http://HOST:PORT")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `text`: `4096`, `256 MiB`, `1GiB`. Raises `SettingsError`."""
+    match = _SIZE.fullmatch(text.strip())
+    if match:
+        return int(match[1]) * _UNITS[match[2]]
+    if text.strip().isdecimal():
+        return int(text)
+    raise SettingsError(f'{text!r} is not a size; write bytes, or "256 MiB" ({", ".join(_UNITS)})')
+
+
+def size_text(count: int) -> str:
+    """`count` bytes in the largest unit that holds them exactly; `parse_size` reads it back."""
+    unit = next(name for name in reversed(_UNITS) if count % _UNITS[name] == 0 and count)
+    return f"{count // _UNITS[unit]} {unit}"
+
+
+def check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise SettingsError(
+            f"{what} {name!r} is no name: letters, digits, dot, dash and underscore, "
+            "at most 64, beginning with a letter or digit"
+        )
+
+
+def check_models(models: tuple[str, ...]) -> None:
+    if "" in models:
+        raise SettingsError("models holds an empty name; remove it")
+    if "*" in models and len(models) > 1:
+        raise SettingsError('models holds "*" and more; "*" alone already means any name')
+
+
+def check_reference(reference: str) -> None:
+    kind, _, place = reference.partition(":")
+    if kind == "env" and _ENV.fullmatch(place):
+        return
+    if kind == "file" and place:
+        return
+    # The text is not repeated: it may be the secret itself.
+    raise SettingsError(
+        "the key of a backend is given by a reference, env:NAME or file:PATH, never by the key "
+        "itself; put the key into an environment variable or a file and name that"
+    )
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The word of `known` that looks most like `word`, if any does."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None
