@@ -1,0 +1,78 @@
+"""`tollbook init`: a commented tollbook.toml, written from the table of settings."""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gateway.cli.failure import Stop
+from gateway.settings import Field, fields
+
+CONFIG_DEFAULT: Final = Path("tollbook.toml")
+_WIDTH: Final = 96
+
+_HEAD: Final = """\
+# tollbook.toml: everything that `tollbook serve` can be told. Every value below is the default, so
+# a line may be removed. Sizes are bytes or text such as "256 MiB". docs/configuration.md has more.
+"""
+
+_BACKEND: Final = """\
+# One block for each model server; take away the first sign of each line to use it.
+"""
+
+_EXAMPLES: Final = {
+    "url": '"http://127.0.0.1:8000"',
+    "name": '"gpu-1"',
+    "key": '"env:BACKEND_KEY"',
+}
+"""What stands for the settings of a backend that have no default."""
+
+
+@click.command("init")
+@click.argument(
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=CONFIG_DEFAULT,
+    metavar="[PATH]",
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+def command(path: Path, force: bool) -> None:
+    """Write a commented tollbook.toml with every setting and its default."""
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(config_text(fields()))
+    except FileExistsError:
+        raise Stop(
+            f"{path} is already there and was left as it is; "
+            "give another path, or --force to replace it"
+        ) from None
+    except FileNotFoundError:
+        raise Stop(f"there is no directory {path.parent}; make it first") from None
+    click.echo(f"wrote {path}; add a [[backends]] block, then run `tollbook serve`")
+
+
+def config_text(table: Iterable[Field]) -> str:
+    """The text of a tollbook.toml that loads to exactly the defaults. Pure."""
+    parts = [_HEAD]
+    for section, group in groupby(table, key=lambda field: field.section):
+        if section == "backends":
+            lines = "\n".join(_lines(group, _EXAMPLES))
+            example = textwrap.indent(f"[[backends]]\n{lines}", "# ", lambda line: True)
+            parts.append(_BACKEND + "\n".join(line.rstrip() for line in example.split("\n")))
+        else:
+            parts.append("\n".join([f"[{section}]", *_lines(group, {})]))
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _lines(table: Iterable[Field], examples: dict[str, str]) -> Iterator[str]:
+    for field in table:
+        choices = f" One of: {', '.join(field.choices)}." if field.choices else ""
+        for line in textwrap.wrap(field.about + choices, _WIDTH):
+            yield f"# {line}"
+        value = field.default or examples[field.name]
+        # What need not be given stays a comment when the example is put to use.
+        optional = "# " if examples and not field.required else ""
+        yield f"{optional}{field.name} = {value}"
