@@ -4,34 +4,38 @@ A price is held as an integer count of 10^-12 of the currency for one token ("pi
 any price per million tokens of up to six decimals exactly. A cost is the same unit.
 """
 
+import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
 
 from ledger.errors import AmountError
 
 PICO_PER_UNIT = 10**12
 PER_MILLION_DECIMALS_MAX = 6
 """More decimals of a price per million tokens would not fit 10^-12 of the currency per token."""
+WHOLE_DIGITS_MAX = 12
+"""A bound on a price in any currency, and on the work of reading one."""
+PLAIN_DECIMAL = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
 
 
 def pico_per_token(per_million: str) -> int:
     """The price of one token in pico, from the exact decimal price of a million tokens.
 
-    Raises `AmountError` for anything that is no plain decimal, is negative, or is too fine.
+    Raises `AmountError` for anything that is no plain decimal, is too large, or is too fine.
     """
-    try:
-        price = Decimal(per_million)
-    except InvalidOperation:
-        raise AmountError(f"{per_million!r} is not a decimal number, such as 0.15") from None
-    if not price.is_finite() or price < 0:
-        raise AmountError(f"a price is a number from 0 up, not {per_million!r}")
-    scaled = price.scaleb(PER_MILLION_DECIMALS_MAX)
-    if scaled != scaled.to_integral_value():
+    parts = PLAIN_DECIMAL.fullmatch(per_million)
+    if parts is None:
+        raise AmountError(
+            f"a price is a plain decimal from 0 up, such as 0.15, not {per_million!r}"
+        )
+    whole, decimals = parts[1].lstrip("0"), (parts[2] or "").rstrip("0")
+    if len(whole) > WHOLE_DIGITS_MAX:
+        raise AmountError(f"a price has at most {WHOLE_DIGITS_MAX} digits before the point")
+    if len(decimals) > PER_MILLION_DECIMALS_MAX:
         raise AmountError(
             f"{per_million} has more than {PER_MILLION_DECIMALS_MAX} decimals; "
             "a price per million tokens is held to a millionth of the currency"
         )
-    return int(scaled)
+    return int((whole or "0") + decimals.ljust(PER_MILLION_DECIMALS_MAX, "0"))
 
 
 def cost_pico(

@@ -1,6 +1,6 @@
 """An event to bytes and back: one JSON object, the structured form of CloudEvents 1.0. Pure."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -52,6 +52,9 @@ def decode(record: bytes) -> Event:
     Raises `CodecError` for anything that is not a whole record; the payload is not looked at.
     """
     try:
-        return _decoder.decode(record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        event = _decoder.decode(record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise CodecError(f"not an event record: {wrong}") from wrong
+    if event.time.tzinfo is not UTC or event.recordedtime.tzinfo is not UTC:
+        raise CodecError(f"not an event record: the times of {event.name} are not in UTC")
+    return event

@@ -1,9 +1,8 @@
 """Events of the registry that say who may call what. A secret is never in one, only its hash."""
 
-from datetime import datetime
 from typing import ClassVar
 
-from ledger.events.envelope import Payload
+from ledger.events.envelope import Count, Instant, Number, Payload
 
 
 class KeyIssued(Payload, frozen=True, kw_only=True):
@@ -18,8 +17,8 @@ class KeyIssued(Payload, frozen=True, kw_only=True):
     TOPIC: ClassVar[str] = "registry"
 
     key_id: str
-    base: int
-    version: int
+    base: Count
+    version: Number
     hash: str
     models: list[str] | None = None
 
@@ -31,8 +30,8 @@ class KeyRevoked(Payload, frozen=True, kw_only=True):
     TOPIC: ClassVar[str] = "registry"
 
     key_id: str
-    base: int
-    version: int
+    base: Count
+    version: Number
     hash: str
-    revoked_at: datetime
+    revoked_at: Instant
     models: list[str] | None = None

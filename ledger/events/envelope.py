@@ -5,9 +5,18 @@ counts from 1 within one source and topic, is never continued by another process
 """
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A moment with its offset. A naive one in a record is refused when it is read."""
+
+COUNT_MAX = 2**53 - 1
+"""Every JSON reader and every column holds integers up to here exactly."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)]
+"""A count, and a number that starts at 1. The bounds are checked when a record is read."""
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,11 +48,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     source: str
     topic: str
-    sequence: int
+    sequence: Number
     type: str
     subject: str
-    time: datetime
-    recordedtime: datetime
+    time: Instant
+    recordedtime: Instant
     data: msgspec.Raw
 
     @property

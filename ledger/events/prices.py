@@ -1,9 +1,8 @@
 """Events of the price book. A price is never changed: a later one takes over at an instant."""
 
-from datetime import datetime
 from typing import ClassVar
 
-from ledger.events.envelope import Payload
+from ledger.events.envelope import Count, Instant, Number, Payload
 
 
 class PricePublished(Payload, frozen=True, kw_only=True):
@@ -20,8 +19,8 @@ class PricePublished(Payload, frozen=True, kw_only=True):
 
     price_id: str
     model: str
-    base: int
-    version: int
+    base: Count
+    version: Number
     currency: str
-    effective_from: datetime
+    effective_from: Instant
     per_million: dict[str, str]

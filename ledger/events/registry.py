@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from ledger.errors import MalformedEvent, UnknownEvent
+from ledger.errors import EventError, MalformedEvent, UnknownEvent
 from ledger.events.access import KeyIssued, KeyRevoked
 from ledger.events.envelope import Event, Payload
 from ledger.events.prices import PricePublished
@@ -59,7 +59,5 @@ def payload_of(event: Event) -> Payload:
         raise AssertionError("type_of raises for every type without a decoder")
     try:
         return decoder.decode(event.data)
-    except msgspec.ValidationError as wrong:
-        raise MalformedEvent(f"{event.name} ({event.type}): {wrong}") from wrong
-    except msgspec.DecodeError as wrong:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, EventError) as wrong:
         raise MalformedEvent(f"{event.name} ({event.type}): {wrong}") from wrong

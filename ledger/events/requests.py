@@ -1,9 +1,8 @@
 """Events of a request's life: accepted, attempted, tokens on the way, and how it ended."""
 
-from datetime import datetime
 from typing import ClassVar, Literal
 
-from ledger.events.envelope import Payload
+from ledger.events.envelope import Count, Instant, Number, Payload
 from ledger.events.usage import NOTHING_KNOWN, Basis, Usage
 
 Outcome = Literal[
@@ -33,9 +32,9 @@ class RequestAccepted(Payload, frozen=True, kw_only=True):
     model: str
     endpoint: str
     stream: bool
-    deadline: datetime
-    held_in: int | None = None
-    held_out: int | None = None
+    deadline: Instant
+    held_in: Count | None = None
+    held_out: Count | None = None
     client_request: str | None = None
 
 
@@ -46,7 +45,7 @@ class RequestAttempted(Payload, frozen=True, kw_only=True):
     TOPIC: ClassVar[str] = "requests"
 
     request_id: str
-    attempt: int
+    attempt: Number
     backend_id: str
     after: str | None = None
 
@@ -59,7 +58,7 @@ class RequestRejected(Payload, frozen=True, kw_only=True):
 
     request_id: str
     key_id: str
-    status: int
+    status: Count
     code: str
     model: str | None = None
 
@@ -74,7 +73,7 @@ class TokensDelivered(Payload, frozen=True, kw_only=True):
     TOPIC: ClassVar[str] = "tokens"
 
     request_id: str
-    chunks: int
+    chunks: Count
     basis: Basis
     usage: Usage = NOTHING_KNOWN
 
@@ -94,18 +93,18 @@ class RequestFinished(Payload, frozen=True, kw_only=True):
     model: str
     endpoint: str
     stream: bool
-    accepted_at: datetime
+    accepted_at: Instant
     outcome: Outcome
     basis: Basis
     usage: Usage = NOTHING_KNOWN
-    status: int | None = None
+    status: Count | None = None
     reason: str | None = None
     backend_id: str | None = None
-    attempts: int = 0
-    chunks: int = 0
-    first_token_us: int | None = None
-    duration_us: int | None = None
-    overhead_us: int | None = None
+    attempts: Count = 0
+    chunks: Count = 0
+    first_token_us: Count | None = None
+    duration_us: Count | None = None
+    overhead_us: Count | None = None
 
 
 class RequestAbandoned(Payload, frozen=True, kw_only=True):
@@ -122,10 +121,10 @@ class RequestAbandoned(Payload, frozen=True, kw_only=True):
     model: str
     endpoint: str
     stream: bool
-    accepted_at: datetime
+    accepted_at: Instant
     abandoned_source: str
     basis: Basis
     usage: Usage = NOTHING_KNOWN
     backend_id: str | None = None
-    attempts: int = 0
-    chunks: int = 0
+    attempts: Count = 0
+    chunks: Count = 0

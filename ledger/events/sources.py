@@ -1,9 +1,8 @@
 """Events by which a source says how far it got: what makes completeness checkable."""
 
-from datetime import datetime
 from typing import ClassVar
 
-from ledger.events.envelope import Payload
+from ledger.events.envelope import Count, Instant, Payload
 
 
 class SourceMark(Payload, frozen=True, kw_only=True):
@@ -16,9 +15,9 @@ class SourceMark(Payload, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "tollbook.source.mark.v1"
     TOPIC: ClassVar[str] = "sources"
 
-    last: dict[str, int]
-    open: int
-    oldest_open: datetime | None = None
+    last: dict[str, Count]
+    open: Count
+    oldest_open: Instant | None = None
 
 
 class SourceClosed(Payload, frozen=True, kw_only=True):
@@ -31,5 +30,5 @@ class SourceClosed(Payload, frozen=True, kw_only=True):
     TOPIC: ClassVar[str] = "sources"
 
     closed_source: str
-    last: dict[str, int]
+    last: dict[str, Count]
     by: str

@@ -1,6 +1,6 @@
 """Token counts of one request: five disjoint buckets, and how they were obtained."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,20 +20,25 @@ BUCKETS = ("uncached_in", "cached_in", "cache_write_in", "reasoning_out", "other
 """The names of the buckets, in the order in which every table and export shows them."""
 
 
+TOKENS_MAX = 10**12
+"""No request has more tokens in one bucket; a million such requests still fit a BIGINT."""
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens per bucket. Null means unknown, zero means zero; a known bucket is never negative."""
 
-    uncached_in: int | None = None
-    cached_in: int | None = None
-    cache_write_in: int | None = None
-    reasoning_out: int | None = None
-    other_out: int | None = None
+    uncached_in: Tokens | None = None
+    cached_in: Tokens | None = None
+    cache_write_in: Tokens | None = None
+    reasoning_out: Tokens | None = None
+    other_out: Tokens | None = None
 
     def __post_init__(self) -> None:
         for name in BUCKETS:
             count = getattr(self, name)
-            if count is not None and count < 0:
-                raise EventError(f"{name} is {count}; a token count is never negative")
+            if count is not None and not 0 <= count <= TOKENS_MAX:
+                raise EventError(f"{name} is {count}; a token count is from 0 to {TOKENS_MAX}")
 
     def counts(self) -> tuple[int | None, int | None, int | None, int | None, int | None]:
         """The five buckets in the order of `BUCKETS`."""

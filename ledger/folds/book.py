@@ -90,10 +90,14 @@ def _key(book: Book, event: Event, said: KeyIssued | KeyRevoked) -> Book | Refus
         models=None if said.models is None else tuple(said.models),
         revoked_at=said.revoked_at if isinstance(said, KeyRevoked) else None,
     )
+    # A secret that the key had before opens nothing any more.
+    by_hash = dict(book.by_hash)
+    if old is not None:
+        by_hash.pop(old.hash, None)
     return msgspec.structs.replace(
         book,
         keys={**book.keys, key.key_id: key},
-        by_hash={**book.by_hash, key.hash: key},
+        by_hash=by_hash | {key.hash: key},
     )
 
 

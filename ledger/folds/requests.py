@@ -109,9 +109,14 @@ def _attempted(row: RequestRow | None, said: RequestAttempted) -> RequestRow:
 
 def _delivered(row: RequestRow | None, said: TokensDelivered) -> RequestRow:
     row = row or RequestRow(request_id=said.request_id)
-    if row.billed or said.chunks < row.chunks:
+    if row.billed or _progress(said.chunks, said.usage) < _progress(row.chunks, row.usage):
         return row
     return msgspec.structs.replace(row, chunks=said.chunks, basis=said.basis, usage=said.usage)
+
+
+def _progress(chunks: int, usage: Usage) -> tuple[int, int]:
+    """How far a running total has got: usage may move between two chunks that the client saw."""
+    return chunks, sum(count for count in usage.counts() if count)
 
 
 def _finished(row: RequestRow | None, event: Event, said: RequestFinished) -> RequestRow:

@@ -5,7 +5,7 @@ contributed before and what it contributes now, so a replay moves it by nothing.
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -65,7 +65,7 @@ def contribution(row: RequestRow | None) -> tuple[Cell, Totals] | None:
     a, b, c, d, e = row.usage.counts()
     tokens = (a or 0, b or 0, c or 0, d or 0, e or 0)
     known = (a is not None, b is not None, c is not None, d is not None, e is not None)
-    hour = row.accepted_at.replace(minute=0, second=0, microsecond=0)
+    hour = row.accepted_at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     ka, kb, kc, kd, ke = (int(k) for k in known)
     return Cell(hour, row.key_id, row.model, row.basis), Totals(1, tokens, (ka, kb, kc, kd, ke))
 
