@@ -1,0 +1,149 @@
+"""The registry's fold: who may call, at what price, and which command lost the race."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.events import Draft, KeyIssued, KeyRevoked, payload_of
+from ledger.folds.book import Book, Refused, fold_book, price_at
+from tests.support import events
+from tests.support.events import START, Scribe, after, hash_of, key_issued, key_revoked, price
+
+
+def folded(*drafts: Draft) -> tuple[Book, list[str]]:
+    """The book after `drafts`, and why some of them did not count."""
+    scribe, book, reasons = Scribe("/cli/test/1"), Book(), []
+    for draft in drafts:
+        event = scribe.write(draft)
+        result = fold_book(book, event, payload_of(event))
+        if isinstance(result, Refused):
+            reasons.append(result.reason)
+        else:
+            book = result
+    return book, reasons
+
+
+def rehashed(draft: Draft, hash_: str) -> Draft:
+    """`draft` of a key, with another secret."""
+    assert isinstance(draft.payload, KeyIssued | KeyRevoked)
+    payload = msgspec.structs.replace(draft.payload, hash=hash_)
+    return msgspec.structs.replace(draft, payload=payload)
+
+
+def test_a_key_is_found_by_its_id_and_by_its_hash() -> None:
+    book, reasons = folded(key_issued("k1", models=["a", "b"]))
+    key = book.keys["k1"]
+    assert book.by_hash[hash_of("k1")] is key and not reasons
+    assert (key.version, key.models, key.issued_at, key.revoked_at) == (1, ("a", "b"), START, None)
+
+
+def test_a_revoked_key_stays_in_the_book_with_the_time() -> None:
+    book, reasons = folded(key_issued("k1"), key_revoked("k1", at=after(60)))
+    key = book.by_hash[hash_of("k1")]
+    assert key.revoked_at == after(60) and key.issued_at == START and key.version == 2
+    assert not reasons
+
+
+def test_a_new_secret_ends_the_old_one() -> None:
+    change = rehashed(key_issued("k1", base=1), "f" * 64)
+    book, reasons = folded(key_issued("k1"), change)
+    assert not reasons and list(book.by_hash) == ["f" * 64]
+
+
+def test_a_revocation_with_another_secret_leaves_nothing_that_opens() -> None:
+    book, _ = folded(key_issued("k1"), rehashed(key_revoked("k1"), "f" * 64))
+    assert [key.revoked_at for key in book.by_hash.values()] == [START]
+
+
+def test_a_stale_base_is_refused_and_says_what_to_do() -> None:
+    book, reasons = folded(key_issued("k1"), key_revoked("k1"), key_revoked("k1"))
+    assert book.keys["k1"].version == 2
+    assert "k1 is at version 2 by now" in reasons[0] and "repeat the command" in reasons[0]
+
+
+def test_a_secret_belongs_to_one_key() -> None:
+    book, reasons = folded(key_issued("k1"), rehashed(key_issued("k2"), hash_of("k1")))
+    assert list(book.keys) == ["k1"] and "already that of key k1" in reasons[0]
+
+
+def test_an_event_of_another_topic_is_refused() -> None:
+    book, reasons = folded(events.accepted("r1"))
+    assert book == Book() and "does not belong" in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("per_million", "why"),
+    [
+        ({"input": "1"}, "no such token bucket"),
+        ({"uncached_in": "cheap"}, "plain decimal"),
+        ({"uncached_in": "0.0000001"}, "more than 6 decimals"),
+    ],
+)
+def test_a_price_that_cannot_be_charged_is_refused(per_million: dict[str, str], why: str) -> None:
+    book, reasons = folded(price("p1", per_million))
+    assert book == Book() and why in reasons[0]
+
+
+def test_a_price_with_a_stale_base_is_refused() -> None:
+    book, reasons = folded(price("p1", {"other_out": "1"}), price("p2", {"other_out": "2"}))
+    assert [p.price_id for p in book.prices] == ["p1"] and "version 1 by now" in reasons[0]
+
+
+def test_the_price_is_the_latest_that_had_begun() -> None:
+    book, _ = folded(
+        price("p1", {"other_out": "1"}, start=START),
+        price("p2", {"other_out": "2"}, start=after(100), base=1),
+    )
+    chosen = [price_at(book, "m", after(s)) for s in (-1, 0, 99, 100, 10**6)]
+    assert [p and p.price_id for p in chosen] == [None, "p1", "p1", "p2", "p2"]
+
+
+def test_a_later_version_for_the_same_instant_stands() -> None:
+    book, _ = folded(price("p1", {}), price("p2", {}, base=1))
+    chosen = price_at(book, "m", START)
+    assert chosen is not None and chosen.price_id == "p2"
+
+
+def test_a_models_own_price_goes_before_the_one_for_all() -> None:
+    book, _ = folded(
+        price("own", {"other_out": "1"}, start=after(100)),
+        price("all", {"other_out": "2"}, model="*", start=after(200)),
+    )
+    chosen = [
+        price_at(book, name, after(s)) for name, s in (("m", 50), ("m", 300), ("x", 250), ("x", 50))
+    ]
+    assert [p and p.price_id for p in chosen] == [None, "own", "all", None]
+
+
+@given(st.permutations(range(4)))
+def test_of_commands_made_from_one_version_exactly_one_wins(order: list[int]) -> None:
+    racing = [
+        key_issued("k1", base=1, models=["a"]),
+        key_issued("k1", base=1, models=["b"]),
+        key_revoked("k1", at=START + timedelta(seconds=1)),
+        key_issued("k1", base=1),
+    ]
+    book, reasons = folded(key_issued("k1"), *[racing[index] for index in order])
+    assert len(reasons) == 3 and book.keys["k1"].version == 2
+    winner, _ = folded(key_issued("k1"), racing[order[0]])
+    assert book == winner
+
+
+@given(st.lists(st.tuples(st.sampled_from(["k1", "k2"]), st.integers(0, 3), st.booleans())))
+def test_a_refused_event_changes_nothing_and_hashes_follow_keys(
+    commands: list[tuple[str, int, bool]],
+) -> None:
+    scribe, book = Scribe("/cli/test/1"), Book()
+    for key_id, base, revoke in commands:
+        make = key_revoked if revoke else key_issued
+        event = scribe.write(make(key_id, base=base))
+        before = msgspec.structs.asdict(book)
+        result = fold_book(book, event, payload_of(event))
+        assert msgspec.structs.asdict(book) == before
+        if isinstance(result, Refused):
+            continue
+        book = result
+        assert {key.key_id: key for key in book.by_hash.values()} == book.keys
