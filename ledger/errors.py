@@ -7,7 +7,10 @@ LedgerError
 ├── RegistryRefused       a registry command was made from an old version, or breaks a rule
 ├── AmountError           a price or amount that cannot be held exactly
 ├── PositionMoved         another writer has moved this log's position: nothing was written
-└── LedgerUnavailable     the database cannot be opened or is of another version
+├── ExportFailed          files of a month could not be written, or do not add up
+├── QueryRefused          SQL of a person that cannot be run as it is
+├── LedgerUnavailable     the database cannot be opened or is of another version
+└── BadQuery              a month or a grouping that there is none of
 """
 
 
@@ -39,5 +42,17 @@ class PositionMoved(LedgerError):
     """Another writer has moved this log's position; this transaction wrote nothing."""
 
 
+class ExportFailed(LedgerError):
+    """Files of a month could not be written, or do not add up; what was there before still is."""
+
+
+class QueryRefused(LedgerError):
+    """SQL of a person that is wrong, is no question, or asks for what it may not see."""
+
+
 class LedgerUnavailable(LedgerError):
     """The ledger's database cannot be opened, or its schema is of another version."""
+
+
+class BadQuery(LedgerError):
+    """A question that cannot be answered as it was put: a month or a grouping that is none."""

@@ -1,0 +1,221 @@
+"""The bill: usage by key, model and basis, priced by the time of acceptance. It only reads.
+
+Whole hours come from the hourly roll-up. At every instant at which a price begins the month is cut,
+and the two parts of that hour come from the single requests. Money is exact: integers in
+`ledger.amounts`, decimal text outside.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Table, func, select
+
+from ledger.amounts import cost_pico, decimal_text
+from ledger.clock import from_us, to_us
+from ledger.errors import BadQuery
+from ledger.events import BUCKETS
+from ledger.folds.book import Book, Price, price_at
+from ledger.folds.usage import ZERO, Totals, by_bucket
+from ledger.sql import tables
+from ledger.sql.names import names_of
+from ledger.sql.rows import price_of
+from ledger.sql.session import ReadSession
+
+HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
+GROUPS = ("key", "model", "day")
+"""What lines of a bill can be told apart by; the basis always is."""
+
+
+class BillLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a bill. What it is not grouped by is null, as is a bucket nobody knew.
+
+    `day` is the UTC date of acceptance, `2026-11-29`. `cost` is an exact decimal of `currency`, or
+    null if no price applies; `unpriced` names the buckets that hold tokens and have no price.
+    """
+
+    key_id: str | None
+    name: str | None
+    model: str | None
+    day: str | None
+    basis: str
+    requests: int
+    uncached_in: int | None
+    cached_in: int | None
+    cache_write_in: int | None
+    reasoning_out: int | None
+    other_out: int | None
+    currency: str | None
+    cost: str | None
+    unpriced: tuple[str, ...] = ()
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """What a line is told apart by. `priced` keeps a null cost from swallowing a known one."""
+
+    key_id: str | None
+    model: str | None
+    day_us: int | None
+    basis: str
+    currency: str | None
+    priced: bool
+
+
+class _Sum(msgspec.Struct):
+    totals: Totals = ZERO
+    pico: int = 0
+    unpriced: frozenset[str] = frozenset()
+
+
+def month_range(month: str) -> tuple[datetime, datetime]:
+    """The first instant of a UTC month, `2026-11`, and that of the next. Raises `BadQuery`."""
+    year, dash, number = month.partition("-")
+    right = dash and len(year) == 4 and len(number) == 2 and (year + number).isdecimal()
+    if not right or not 1 <= int(number) <= 12 or not 1970 <= int(year) < 9999:
+        raise BadQuery(f"{month!r} is not a month; write year and month, such as 2026-11")
+    first = datetime(int(year), int(number), 1, tzinfo=UTC)
+    after = datetime(first.year + first.month // 12, first.month % 12 + 1, 1, tzinfo=UTC)
+    return first, after
+
+
+def bill(
+    read: ReadSession, month: str | None, by: Collection[str] = ("key", "model")
+) -> list[BillLine]:
+    """The bill of a UTC month (null: of all time), a line per basis and what `by` names.
+
+    Usage at different currencies, and usage with and without a price, stands on lines of its own.
+    Raises `BadQuery` for a month or a group that there is none of.
+    """
+    strangers = sorted(set(by) - set(GROUPS))
+    if strangers:
+        raise BadQuery(f"a bill is grouped by {', '.join(GROUPS)}, not by {', '.join(strangers)}")
+    span = None if month is None else tuple(to_us(moment) for moment in month_range(month))
+    first, after = span or (0, to_us(datetime.max.replace(tzinfo=UTC)))
+    book = Book(prices=load_prices(read))
+    sums: dict[_Group, _Sum] = {}
+    for start, end in _segments(book.prices, first, after):
+        for key_id, model, basis, day_us, totals in _usage(read, start, end, "day" in by):
+            price = price_at(book, model, from_us(start))
+            _add(sums, _grouped(by, key_id, model, day_us), basis, price, totals)
+    named = names_of(read, "key")
+    return sorted((_line(group, total, named) for group, total in sums.items()), key=_order)
+
+
+def load_prices(read: ReadSession) -> tuple[Price, ...]:
+    """Every price that the ledger knows, oldest version first."""
+    table = tables.prices
+    found = read.rows(select(table).order_by(table.c.model, table.c.version))
+    return tuple(price_of(row._asdict()) for row in found)
+
+
+def _segments(prices: Collection[Price], first: int, after: int) -> Iterator[tuple[int, int]]:
+    """The span in pieces, cut at each instant at which any price begins."""
+    begins = {to_us(price.effective_from) for price in prices}
+    cuts = [first, *sorted(cut for cut in begins if first < cut < after), after]
+    yield from pairwise(cuts)
+
+
+Usage = tuple[str, str, str, int | None, Totals]
+"""Key, model, basis, start of the day (null if not asked for), and what was used."""
+
+
+def _usage(read: ReadSession, start: int, end: int, by_day: bool) -> Iterator[Usage]:
+    """Billed usage accepted in `[start, end)`: whole hours rolled up, parts of hours by request."""
+    first_hour = -(-start // HOUR_US) * HOUR_US
+    last_hour = end // HOUR_US * HOUR_US
+    if first_hour > last_hour:
+        yield from _from_requests(read, start, end, by_day)
+        return
+    if start < first_hour:
+        yield from _from_requests(read, start, first_hour, by_day)
+    if first_hour < last_hour:
+        yield from _from_hours(read, first_hour, last_hour, by_day)
+    if last_hour < end:
+        yield from _from_requests(read, last_hour, end, by_day)
+
+
+def _from_hours(read: ReadSession, start: int, end: int, by_day: bool) -> Iterator[Usage]:
+    table = tables.usage_hourly
+    sums = [table.c.requests, *(table.c[name] for name in BUCKETS)]
+    sums += [table.c[f"{name}_known"] for name in BUCKETS]
+    return _summed(
+        read, table, table.c.hour_us, [func.sum(c) for c in sums], start, end, by_day=by_day
+    )
+
+
+def _from_requests(read: ReadSession, start: int, end: int, by_day: bool) -> Iterator[Usage]:
+    table = tables.requests
+    counts = [func.count(), *(func.sum(table.c[name]) for name in BUCKETS)]
+    counts += [func.count(table.c[name]) for name in BUCKETS]
+    billed = table.c.state != "open"
+    return _summed(read, table, table.c.accepted_us, counts, start, end, billed, by_day=by_day)
+
+
+def _summed(
+    read: ReadSession,
+    table: Table,
+    when: ColumnElement[int],
+    sums: Sequence[ColumnElement[int]],
+    start: int,
+    end: int,
+    *conditions: ColumnElement[bool],
+    by_day: bool,
+) -> Iterator[Usage]:
+    group: list[ColumnElement[Any]] = [table.c.key_id, table.c.model, table.c.basis]
+    if by_day:
+        group.append(when - when % DAY_US)
+    statement = select(*group, *sums).where(when >= start, when < end, *conditions).group_by(*group)
+    for row in read.rows(statement):
+        key_id, model, basis, *rest = row
+        day_us = rest.pop(0) if by_day else None
+        # Postgres sums to a decimal, and to null where every value is null.
+        requests, a, b, c, d, e, *known = (int(value or 0) for value in rest)
+        ka, kb, kc, kd, ke = known
+        yield key_id, model, basis, day_us, Totals(requests, (a, b, c, d, e), (ka, kb, kc, kd, ke))
+
+
+def _add(
+    sums: dict[_Group, _Sum],
+    group: tuple[str | None, str | None, int | None],
+    basis: str,
+    price: Price | None,
+    totals: Totals,
+) -> None:
+    tokens = by_bucket(totals)
+    pico, unpriced = cost_pico(tokens, price.pico if price else {})
+    priced = price is not None and pico is not None
+    currency = price.currency if price else None
+    line = sums.setdefault(_Group(*group, basis, currency, priced), _Sum())
+    line.totals = line.totals.plus(totals)
+    line.pico += pico or 0
+    line.unpriced |= frozenset(unpriced)
+
+
+def _grouped(
+    by: Collection[str], key_id: str, model: str, day_us: int | None
+) -> tuple[str | None, str | None, int | None]:
+    return key_id if "key" in by else None, model if "model" in by else None, day_us
+
+
+def _line(group: _Group, total: _Sum, named: dict[str, str]) -> BillLine:
+    return BillLine(
+        key_id=group.key_id,
+        name=named.get(group.key_id) if group.key_id is not None else None,
+        model=group.model,
+        day=None if group.day_us is None else from_us(group.day_us).date().isoformat(),
+        basis=group.basis,
+        requests=total.totals.requests,
+        currency=group.currency,
+        cost=decimal_text(total.pico) if group.priced else None,
+        unpriced=tuple(name for name in BUCKETS if name in total.unpriced),
+        **by_bucket(total.totals),
+    )
+
+
+def _order(line: BillLine) -> tuple[str, ...]:
+    """Lines stand in this order whatever the database's own is."""
+    parts = (line.key_id, line.model, line.day, line.basis, line.currency, line.cost)
+    return tuple(part or "" for part in parts)

@@ -1,0 +1,29 @@
+"""Names of keys and backends: the one erasable table. No event, total or hash holds a name."""
+
+from typing import Literal
+
+from sqlalchemy import delete, select
+
+from ledger.sql import tables
+from ledger.sql.session import ReadSession, WriteSession
+from ledger.sql.upsert import upsert
+
+Kind = Literal["key", "backend"]
+
+
+def set_name(tx: WriteSession, kind: Kind, of: str, name: str) -> None:
+    """Give the thing with id `of` a name, or another one."""
+    tx.execute(upsert(tx.dialect, tables.names), {"kind": kind, "id": of, "name": name})
+
+
+def names_of(read: ReadSession, kind: Kind) -> dict[str, str]:
+    """Every name of that kind, by id."""
+    table = tables.names
+    found = read.rows(select(table.c.id, table.c.name).where(table.c.kind == kind))
+    return {row.id: row.name for row in found}
+
+
+def erase_name(tx: WriteSession, kind: Kind, of: str) -> bool:
+    """Forget a name; false if there was none. Everything counted stays, under its id."""
+    table = tables.names
+    return tx.execute(delete(table).where(table.c.kind == kind, table.c.id == of)) > 0

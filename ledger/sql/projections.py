@@ -1,0 +1,205 @@
+"""Applies facts to the projections: the same code for the writer and for a rebuild.
+
+It is handed facts that are new to the ledger and never asks whether they are; it reads what it
+needs of the projections, folds with `ledger.folds`, and writes the result in the caller's
+transaction.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy import ColumnElement, Table, bindparam, case, delete, insert, select
+
+from ledger.clock import to_us
+from ledger.events import Event, Payload, SourceClosed, SourceMark
+from ledger.folds.book import Book, Refused, fold_book
+from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
+from ledger.folds.usage import changes
+from ledger.sql import tables
+from ledger.sql.rows import (
+    key_params,
+    price_params,
+    request_of,
+    request_params,
+    usage_params,
+)
+from ledger.sql.session import ReadSession, WriteSession
+from ledger.sql.upsert import upsert
+
+Item = TypeVar("Item")
+
+LOOKUP_MAX = 900
+"""Values in one IN list: SQLite before 3.32 takes 999 parameters, and long lists gain nothing."""
+
+
+class Fact(msgspec.Struct, frozen=True, gc=False):
+    """An event with its decoded payload."""
+
+    event: Event
+    payload: Payload
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """The tables that facts are applied to: the real ones, or the shadows of a rebuild."""
+
+    requests: Table
+    usage_hourly: Table
+    keys: Table
+    prices: Table
+    sources: Table
+    source_topics: Table
+
+
+MAIN = Projection(*tables.PROJECTIONS)
+
+
+class Reach(msgspec.Struct):
+    """What a batch adds to the knowledge of one source and topic: its last, and how many new."""
+
+    last: int
+    received: int
+
+
+def runs(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """`items` in lists of at most `size`."""
+    rest = iter(items)
+    while run := list(islice(rest, size)):
+        yield run
+
+
+def project_requests(tx: WriteSession, to: Projection, facts: Sequence[Fact]) -> None:
+    """Fold the facts of requests into `requests`, and the difference into `usage_hourly`."""
+    by_request: dict[str, list[Fact]] = {}
+    for fact in facts:
+        if isinstance(fact.payload, REQUEST_TYPES):
+            by_request.setdefault(fact.payload.request_id, []).append(fact)
+    if not by_request:
+        return
+    before = request_rows(tx, to, by_request)
+    pairs: list[tuple[RequestRow | None, RequestRow]] = []
+    for request_id, said in by_request.items():
+        old = before.get(request_id)
+        row = old
+        for fact in said:
+            row = fold_request(row, fact.event, fact.payload)
+        assert row is not None, "a request in this list has at least one fact"
+        if row != old:
+            pairs.append((old, row))
+    if pairs:
+        tx.execute(upsert(tx.dialect, to.requests), [request_params(row) for _, row in pairs])
+        project_usage(tx, to, pairs)
+
+
+def request_rows(
+    read: ReadSession, of: Projection, request_ids: Iterable[str]
+) -> dict[str, RequestRow]:
+    """The rows that there are for `request_ids`, by id."""
+    wanted = select(*of.requests.columns).where(
+        of.requests.c.request_id.in_(bindparam("ids", expanding=True))
+    )
+    found: dict[str, RequestRow] = {}
+    for ids in runs(request_ids, LOOKUP_MAX):
+        for row in read.rows(wanted, {"ids": ids}):
+            found[row[0]] = request_of(row)
+    return found
+
+
+def project_usage(
+    tx: WriteSession, to: Projection, pairs: Iterable[tuple[RequestRow | None, RequestRow]]
+) -> None:
+    """Move the roll-up by the difference between old and new rows of requests."""
+    moved = changes(pairs)
+    if not moved:
+        return
+    rows = [usage_params(cell, totals) for cell, totals in moved.items()]
+    tx.execute(upsert(tx.dialect, to.usage_hourly, _added), rows)
+    shrunk = [row for row, totals in zip(rows, moved.values(), strict=True) if totals.requests < 0]
+    if shrunk:
+        # A cell that nothing counts in any more would not be there after a rebuild.
+        cell = [c == bindparam(f"was_{c.name}") for c in to.usage_hourly.primary_key.columns]
+        emptied = delete(to.usage_hourly).where(*cell, to.usage_hourly.c.requests == 0)
+        names = [c.name for c in to.usage_hourly.primary_key.columns]
+        tx.execute(emptied, [{f"was_{name}": row[name] for name in names} for row in shrunk])
+
+
+def _added(table: Table, new: Mapping[str, ColumnElement[int]]) -> dict[str, ColumnElement[int]]:
+    return {c.name: c + new[c.name] for c in table.columns if not c.primary_key}
+
+
+def project_reach(
+    tx: WriteSession, to: Projection, reaches: Mapping[tuple[str, str], Reach]
+) -> None:
+    """Note how far each source and topic is known now."""
+    rows = [
+        {
+            "source": source,
+            "topic": topic,
+            "last_sequence": reach.last,
+            "received": None if topic in tables.NOT_KEPT_TOPICS else reach.received,
+        }
+        for (source, topic), reach in reaches.items()
+    ]
+    if rows:
+        tx.execute(upsert(tx.dialect, to.source_topics, _reached), rows)
+
+
+def _reached(table: Table, new: Mapping[str, ColumnElement[int]]) -> dict[str, ColumnElement[int]]:
+    old, last = table.c.last_sequence, new["last_sequence"]
+    return {
+        "last_sequence": case((last > old, last), else_=old),
+        "received": table.c.received + new["received"],
+    }
+
+
+def project_sources(tx: WriteSession, to: Projection, facts: Iterable[Fact]) -> None:
+    """Fold marks and closings into `sources`: the earliest and latest mark, and the closing."""
+    said = [f for f in facts if isinstance(f.payload, SourceMark | SourceClosed)]
+    if not said:
+        return
+    named = {
+        f.payload.closed_source if isinstance(f.payload, SourceClosed) else f.event.source
+        for f in said
+    }
+    wanted = select(*to.sources.columns).where(
+        to.sources.c.source.in_(bindparam("names", expanding=True))
+    )
+    nothing = {"first_us": None, "last_mark_us": None, "closed_us": None, "closed_by": None}
+    rows: dict[str, dict[str, object]] = {name: {"source": name, **nothing} for name in named}
+    for names in runs(sorted(named), LOOKUP_MAX):
+        for row in tx.rows(wanted, {"names": names}):
+            rows[row.source] = dict(row._mapping)
+    for fact in said:
+        _fold_source(rows, fact)
+    tx.execute(upsert(tx.dialect, to.sources), list(rows.values()))
+
+
+def _fold_source(rows: dict[str, dict[str, object]], fact: Fact) -> None:
+    time_us = to_us(fact.event.time)
+    if isinstance(fact.payload, SourceClosed):
+        row = rows[fact.payload.closed_source]
+        row["closed_us"], row["closed_by"] = time_us, fact.payload.by
+        return
+    row = rows[fact.event.source]
+    first, last = row["first_us"], row["last_mark_us"]
+    row["first_us"] = time_us if not isinstance(first, int) else min(first, time_us)
+    row["last_mark_us"] = time_us if not isinstance(last, int) else max(last, time_us)
+
+
+def project_book(tx: WriteSession, to: Projection, book: Book, facts: Iterable[Fact]) -> Book:
+    """Fold facts of the registry, in its order, into `keys` and `prices`; the book afterwards.
+
+    What the fold refuses has no effect, here as everywhere.
+    """
+    after = book
+    for fact in facts:
+        folded = fold_book(after, fact.event, fact.payload)
+        after = after if isinstance(folded, Refused) else folded
+    changed = [key for name, key in after.keys.items() if book.keys.get(name) != key]
+    if changed:
+        tx.execute(upsert(tx.dialect, to.keys), [key_params(key) for key in changed])
+    added = after.prices[len(book.prices) :]
+    if added:
+        tx.execute(insert(to.prices), [price_params(price) for price in added])
+    return after

@@ -1,0 +1,174 @@
+"""Between the folds' values and rows of the tables. It decides nothing and touches no session."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from ledger.amounts import decimal_text, pico_per_token
+from ledger.clock import from_us, to_us
+from ledger.events import BUCKETS, Event, Usage
+from ledger.folds.book import Key, Price
+from ledger.folds.requests import RequestRow
+from ledger.folds.usage import Cell, Totals
+from ledger.sql import tables
+
+Params = dict[str, object]
+
+EVENT_COLUMNS = tuple(c for c in tables.events.columns if c.name != "place")
+"""What `event_of` reads, in its order."""
+
+REQUEST_COLUMNS = tuple(tables.requests.columns)
+"""What `request_of` reads, in its order."""
+
+
+def event_params(event: Event, data: str, place: int | None = None) -> Params:
+    """The row of `event`; `data` is its data as text, `place` its place in the registry."""
+    return {
+        "source": event.source,
+        "topic": event.topic,
+        "sequence": event.sequence,
+        "id": event.id,
+        "type": event.type,
+        "subject": event.subject,
+        "time_us": to_us(event.time),
+        "recorded_us": to_us(event.recordedtime),
+        "place": place,
+        "data": data,
+    }
+
+
+def event_of(row: Sequence[Any]) -> Event:
+    """The event in a row of `EVENT_COLUMNS`."""
+    source, topic, sequence, event_id, kind, subject, time_us, recorded_us, data = row
+    return Event(
+        id=event_id,
+        source=source,
+        topic=topic,
+        sequence=sequence,
+        type=kind,
+        subject=subject,
+        time=from_us(time_us),
+        recordedtime=from_us(recorded_us),
+        data=msgspec.Raw(data.encode()),
+    )
+
+
+def request_params(row: RequestRow) -> Params:
+    """The row of a request."""
+    usage = row.usage
+    return {
+        "request_id": row.request_id,
+        "state": row.state,
+        "source": row.source,
+        "key_id": row.key_id,
+        "model": row.model,
+        "endpoint": row.endpoint,
+        "stream": row.stream,
+        "accepted_us": None if row.accepted_at is None else to_us(row.accepted_at),
+        "backend_id": row.backend_id,
+        "attempts": row.attempts,
+        "chunks": row.chunks,
+        "basis": row.basis,
+        "uncached_in": usage.uncached_in,
+        "cached_in": usage.cached_in,
+        "cache_write_in": usage.cache_write_in,
+        "reasoning_out": usage.reasoning_out,
+        "other_out": usage.other_out,
+        "outcome": row.outcome,
+        "status": row.status,
+        "reason": row.reason,
+        "first_token_us": row.first_token_us,
+        "duration_us": row.duration_us,
+        "overhead_us": row.overhead_us,
+        "client_request": row.client_request,
+    }
+
+
+def request_of(row: Sequence[Any]) -> RequestRow:
+    """The request in a row of `REQUEST_COLUMNS`."""
+    request_id, state, source, key_id, model, endpoint, stream, accepted_us, *rest = row
+    backend_id, attempts, chunks, basis, a, b, c, d, e, *rest = rest
+    outcome, status, reason, first_token_us, duration_us, overhead_us, client_request = rest
+    return RequestRow(
+        request_id=request_id,
+        state=state,
+        source=source,
+        key_id=key_id,
+        model=model,
+        endpoint=endpoint,
+        stream=stream,
+        accepted_at=None if accepted_us is None else from_us(accepted_us),
+        backend_id=backend_id,
+        attempts=attempts,
+        chunks=chunks,
+        basis=basis,
+        usage=Usage(uncached_in=a, cached_in=b, cache_write_in=c, reasoning_out=d, other_out=e),
+        outcome=outcome,
+        status=status,
+        reason=reason,
+        first_token_us=first_token_us,
+        duration_us=duration_us,
+        overhead_us=overhead_us,
+        client_request=client_request,
+    )
+
+
+def usage_params(cell: Cell, totals: Totals) -> Params:
+    """The row of one cell of the hourly roll-up."""
+    row: Params = {
+        "hour_us": to_us(cell.hour),
+        "key_id": cell.key_id,
+        "model": cell.model,
+        "basis": cell.basis,
+        "requests": totals.requests,
+    }
+    for name, tokens, known in zip(BUCKETS, totals.tokens, totals.known, strict=True):
+        row[name] = tokens
+        row[f"{name}_known"] = known
+    return row
+
+
+def key_params(key: Key) -> Params:
+    """The row of a key."""
+    return {
+        "key_id": key.key_id,
+        "version": key.version,
+        "hash": key.hash,
+        "issued_us": to_us(key.issued_at),
+        "models": None if key.models is None else msgspec.json.encode(key.models).decode(),
+        "revoked_us": None if key.revoked_at is None else to_us(key.revoked_at),
+    }
+
+
+def price_params(price: Price) -> Params:
+    """The row of a price."""
+    row: Params = {
+        "price_id": price.price_id,
+        "model": price.model,
+        "version": price.version,
+        "currency": price.currency,
+        "effective_us": to_us(price.effective_from),
+    }
+    for name in BUCKETS:
+        pico = price.pico.get(name)
+        row[f"{name}_per_million"] = None if pico is None else per_million(pico)
+    return row
+
+
+def per_million(pico: int) -> str:
+    """The exact decimal price of a million tokens; the inverse of `amounts.pico_per_token`."""
+    return decimal_text(pico * 1_000_000)
+
+
+def price_of(row: Mapping[str, Any]) -> Price:
+    """The price in a row of `prices`, by column name."""
+    given = {name: cast("str | None", row[f"{name}_per_million"]) for name in BUCKETS}
+    return Price(
+        price_id=row["price_id"],
+        model=row["model"],
+        version=row["version"],
+        currency=row["currency"],
+        effective_from=from_us(row["effective_us"]),
+        pico={name: pico_per_token(text) for name, text in given.items() if text is not None},
+    )

@@ -1,0 +1,254 @@
+"""Opening a ledger, and the two kinds of session. The only place that begins or ends a transaction.
+
+A `ReadSession` sees one unchanging snapshot and has no method that writes; a `WriteSession` is one
+transaction, alone at the ledger, committed when its block ends and rolled back if the block raises.
+Errors of the database leave here as `LedgerUnavailable` with words.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Executable,
+    Row,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+)
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from ledger.errors import LedgerUnavailable
+
+Durability = Literal["process", "power"]
+"""What a commit survives: the end of any process, or also the loss of power."""
+
+BUSY_SECONDS_MAX = 30
+"""How long one writer waits for another; a rebuild may hold the ledger that long on a small one."""
+
+_WRITES = "tollbook_writes"
+
+
+class ReadSession:
+    """A consistent snapshot of the ledger. Nothing can be written through it."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._connection.dialect.name
+
+    def rows(
+        self, statement: Executable, parameters: Mapping[str, object] | None = None
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        """All rows of `statement`; for results that are known to be small."""
+        return self._connection.execute(statement, parameters).all()
+
+    def stream(
+        self, statement: Executable, *, size: int = 5000
+    ) -> Iterator[Sequence[Row[*tuple[Any, ...]]]]:
+        """The rows of `statement` in runs of at most `size`; memory stays bounded."""
+        options = {"yield_per": size}
+        with self._connection.execute(statement, execution_options=options) as result:
+            yield from result.partitions(size)
+
+    def has_table(self, name: str) -> bool:
+        """True if there is a table of that name."""
+        return inspect(self._connection).has_table(name)
+
+    def value(self, statement: Executable) -> Any:
+        """The first cell of the first row, or null if there is none."""
+        return self._connection.execute(statement).scalar()
+
+
+class WriteSession(ReadSession):
+    """One transaction, alone at the ledger. It commits when its block ends, never before."""
+
+    __slots__ = ()
+
+    def execute(
+        self,
+        statement: Executable,
+        parameters: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
+    ) -> int:
+        """Run a statement that writes, once or for each of `parameters`; the rows it touched."""
+        return self._connection.execute(statement, parameters).rowcount
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A part that can fail alone: what it wrote is undone if its block raises."""
+        with self._connection.begin_nested():
+            yield
+
+    @property
+    def connection(self) -> Connection:
+        """The connection inside this transaction, for schema changes. Never commit it."""
+        return self._connection
+
+
+class Ledger:
+    """One database. Cheap to keep open; `close` it or use it as a context manager."""
+
+    def __init__(self, engine: Engine, *, readonly: bool) -> None:
+        self._engine = engine
+        self.readonly = readonly
+
+    @property
+    def where(self) -> str:
+        """The database in words for a message; never with a password in it."""
+        url = self._engine.url
+        return str(url.database) if self.dialect == "sqlite" else url.render_as_string()
+
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._engine.dialect.name
+
+    @contextmanager
+    def read(self) -> Iterator[ReadSession]:
+        """A snapshot for the length of the block. Does not wait for writers. Raises
+        `LedgerUnavailable`."""
+        with self._translated(), self._engine.connect() as connection, connection.begin():
+            yield ReadSession(connection)
+
+    @contextmanager
+    def write(self) -> Iterator[WriteSession]:
+        """The one writer's transaction; waits up to `BUSY_SECONDS_MAX` for another's to end.
+
+        Raises `LedgerUnavailable` when it cannot begin, write or commit; then nothing was written.
+        """
+        assert not self.readonly, "a ledger opened for reading was asked to write"
+        with self._translated(), self._engine.connect() as connection:
+            connection = connection.execution_options(**{_WRITES: True})
+            with connection.begin():
+                yield WriteSession(connection)
+
+    def close(self) -> None:
+        """Give the connections back. The ledger can be used again afterwards."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as wrong:
+            raise LedgerUnavailable(explain(wrong, self.where)) from wrong
+
+
+def explain(wrong: DBAPIError, where: str) -> str:
+    """What a database error means and what to do about it, for a person."""
+    said = str(wrong.orig)
+    for sign, words in _MEANINGS.items():
+        if sign in said:
+            return f"the ledger {where} {words} ({said})"
+    return f"the ledger {where} failed: {said}"
+
+
+_MEANINGS = {
+    "database is locked": f"is being written by another process for more than {BUSY_SECONDS_MAX} s;"
+    " a rebuild may be running: wait for it to end, then try again",
+    "disk is full": "cannot grow because its disk is full; free some space and try again, nothing"
+    " that was written before is lost",
+    "unable to open": "cannot be opened; check that its directory exists and may be read and"
+    " written by this user",
+    "readonly database": "may not be written by this user; check the owner of the file",
+    "disk I/O error": "could not be read or written by the operating system; check the disk",
+    "malformed": "is damaged; put back a copy, the spools bring it up to date again",
+    "not a database": "is not a SQLite file; check --data",
+    "no such table": "lacks a table that this version needs; it was not made by Tollbook, or its"
+    " schema is older",
+}
+
+
+def ledger_url(path: Path) -> str:
+    """The URL of the SQLite ledger at `path`; it names its driver."""
+    return URL.create("sqlite+pysqlite", database=str(path.absolute())).render_as_string(False)
+
+
+def open_ledger(
+    target: Path | str,
+    *,
+    readonly: bool = False,
+    durability: Durability = "process",
+    migrate: bool = True,
+) -> Ledger:
+    """The ledger at a path, or at a URL that names its driver (`sqlite+pysqlite:///…`).
+
+    For writing it is made if it is missing and brought to this version's schema, under a lock
+    (`migrate=False` only checks). For reading it must be there and of this version. Raises
+    `LedgerUnavailable`, also for a schema that is newer than this program.
+    """
+    # Alembic is only loaded if there is something to migrate, so opening stays cheap.
+    from ledger.sql.migrate import bring_up, check_schema
+
+    url = make_url(target if isinstance(target, str) else ledger_url(target))
+    if url.get_backend_name() != "sqlite":
+        raise LedgerUnavailable(
+            f"a ledger at {url.render_as_string()} is not supported: give a path or a URL that"
+            " begins with sqlite+pysqlite:///"
+        )
+    ledger = Ledger(_sqlite(url, readonly=readonly, durability=durability), readonly=readonly)
+    try:
+        if readonly or not migrate:
+            check_schema(ledger)
+        else:
+            bring_up(ledger)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _sqlite(url: URL, *, readonly: bool, durability: Durability) -> Engine:
+    path = Path(str(url.database))
+    if readonly:
+        if not path.exists():
+            raise LedgerUnavailable(
+                f"there is no ledger at {path} yet; start the gateway, or check --data"
+            )
+        # query_only instead of mode=ro: a reader of a WAL database may have to make its -shm file.
+        pragmas = ["PRAGMA query_only = ON"]
+    else:
+        synchronous = "FULL" if durability == "power" else "NORMAL"
+        pragmas = ["PRAGMA journal_mode = WAL", f"PRAGMA synchronous = {synchronous}"]
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS_MAX})
+
+    def connected(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        # The driver's own idea of when to begin would give reads no snapshot; we begin ourselves.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(pragma)
+        cursor.close()
+
+    def begins(connection: Connection) -> None:
+        # A writer takes the lock at once: one that began as a reader could not wait for it.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begins)
+    return engine

@@ -1,0 +1,237 @@
+"""The one writer of events: a batch of a log goes into the ledger whole, once, with its position.
+
+In one transaction it stores what is new, folds it into the projections, and moves the position of
+the log. A batch that was written before moves nothing; a writer that was overtaken by another
+writes nothing. It never reads a log and never decides when to read one.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from sqlalchemy import insert, select, update
+
+from ledger.clock import Clock, to_us
+from ledger.errors import EventError, PositionMoved, UnknownEvent
+from ledger.events import (
+    Event,
+    Payload,
+    RequestAbandoned,
+    RequestFinished,
+    TokensDelivered,
+    payload_of,
+)
+from ledger.folds.book import Book, Refused, fold_book
+from ledger.folds.requests import REQUEST_TYPES
+from ledger.sql import tables
+from ledger.sql.intake import REGISTRY, Aside, Taken, last_place, name_of, take
+from ledger.sql.projections import (
+    MAIN,
+    Fact,
+    project_book,
+    project_reach,
+    project_requests,
+    project_sources,
+)
+from ledger.sql.rows import EVENT_COLUMNS, event_of
+from ledger.sql.session import Ledger, ReadSession, WriteSession
+from ledger.sql.upsert import insert_missing
+
+COUNT_MAX = 10**12
+"""The highest count that one event may state: more would be an error, and could overflow a sum."""
+
+SEQUENCE_MAX = 2**53
+"""The highest sequence: the last integer that every JSON reader keeps exactly."""
+
+
+class Poison(msgspec.Struct, frozen=True):
+    """A record of a log that is no event: where it stood, why it is none, and its bytes."""
+
+    offset: int
+    reason: str
+    record: bytes
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What was read of `log` from `read_from` up to, not including, `next_offset`, in order."""
+
+    log: str
+    read_from: int
+    next_offset: int
+    events: list[Event] = []
+    poison: list[Poison] = []
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What one batch did: events stored, repetitions skipped, events and records set aside now."""
+
+    inserted: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+
+
+class LedgerWriter:
+    """Writes batches. One per process is enough; several processes exclude each other by SQL.
+
+    It keeps the registry's book in memory, with the place in the registry that it stands at.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._book = Book()
+        self._place = 0
+
+    def position(self, log: str) -> int:
+        """The offset from which `log` is to be read next; 0 for a log that is new here."""
+        with self._ledger.read() as read:
+            return position(read, log)
+
+    def write(self, batch: Batch) -> Written:
+        """Write `batch` in one transaction. Safe to repeat: the second time moves nothing.
+
+        Raises `PositionMoved` if the log's position is not `read_from` (read it again),
+        `UnknownEvent` for a type of a newer version (upgrade this reader) and `LedgerUnavailable`;
+        after each of them nothing of the batch is written.
+        """
+        assert batch.next_offset >= batch.read_from >= 0, "a log is only read forwards"
+        facts, broken = sort(batch.events)
+        kept = [f for f in facts if f.event.topic not in tables.NOT_KEPT_TOPICS]
+        passing = [f for f in facts if f.event.topic in tables.NOT_KEPT_TOPICS]
+        noticed_us = to_us(self._clock.now())
+        with self._ledger.write() as tx:
+            _move(tx, batch)
+            poisoned = _set_poison_aside(tx, batch, noticed_us)
+            taken = take(tx, kept, broken, noticed_us)
+            for fact in passing:
+                taken.reach(name_of(fact.event), fresh=False)
+            project_requests(tx, MAIN, taken.new + passing)
+            project_sources(tx, MAIN, taken.new)
+            project_reach(tx, MAIN, taken.reaches)
+            book, place = self._project_registry(tx, taken)
+        # Only what is committed may be remembered.
+        self._book, self._place = book, place
+        return Written(len(taken.new), taken.duplicates, taken.conflicts + poisoned)
+
+    def _project_registry(self, tx: WriteSession, taken: Taken) -> tuple[Book, int]:
+        facts = [fact for fact in taken.new if fact.event.topic == REGISTRY]
+        if not facts:
+            return self._book, self._place
+        place = last_place(tx)
+        book = self._book
+        if self._place != place - len(facts):
+            # This writer is new, or another one took registry events meanwhile.
+            book = load_book(tx, before=place - len(facts) + 1)
+        return project_book(tx, MAIN, book, facts), place
+
+
+def sort(events: Iterable[Event]) -> tuple[list[Fact], list[Aside]]:
+    """`events` with their payloads, and apart from them those that may not count, with reasons.
+
+    Raises `UnknownEvent` for an event type of a newer version.
+    """
+    facts: list[Fact] = []
+    broken: list[Aside] = []
+    for event in events:
+        try:
+            payload = payload_of(event)
+        except UnknownEvent:
+            raise
+        except EventError as wrong:
+            broken.append(Aside(event, str(wrong)))
+            continue
+        reason = _fault(event, payload)
+        if reason is None:
+            facts.append(Fact(event, payload))
+        else:
+            broken.append(Aside(event, reason))
+    return facts, broken
+
+
+def _fault(event: Event, payload: Payload) -> str | None:
+    """Why an event that decodes can still not count; null if it can."""
+    if event.topic != payload.TOPIC:
+        return f"{event.type} belongs to the topic {payload.TOPIC}, not {event.topic}"
+    if not 1 <= event.sequence <= SEQUENCE_MAX:
+        return f"a sequence counts from 1 to 2^53, and this one is {event.sequence}"
+    if isinstance(payload, REQUEST_TYPES):
+        if not event.id.startswith(payload.request_id + "/"):
+            # Rebuild and audit find the events of one request side by side by their ids.
+            return f"the id {event.id} does not begin with its request's, {payload.request_id}/"
+        if isinstance(payload, RequestFinished | RequestAbandoned | TokensDelivered):
+            highest = max(_counts(payload))
+            if highest > COUNT_MAX:
+                return f"a count of {highest} is beyond belief; at most {COUNT_MAX} is taken"
+    try:
+        bytes(event.data).decode()
+    except UnicodeDecodeError as wrong:
+        return f"the data is not UTF-8: {wrong}"
+    return None
+
+
+def _counts(payload: RequestFinished | RequestAbandoned | TokensDelivered) -> Iterable[int]:
+    yield payload.chunks
+    yield from (count for count in payload.usage.counts() if count is not None)
+    if isinstance(payload, RequestFinished):
+        timings = (payload.first_token_us, payload.duration_us, payload.overhead_us)
+        yield from (count for count in (payload.status, *timings) if count is not None)
+
+
+def position(read: ReadSession, log: str) -> int:
+    """The offset from which `log` is to be read next; 0 for a log that is new here."""
+    found: int | None = read.value(
+        select(tables.positions.c.next_offset).where(tables.positions.c.log == log)
+    )
+    return found or 0
+
+
+def load_book(read: ReadSession, *, before: int | None = None) -> Book:
+    """The registry folded from the stored events, or only from those before place `before`."""
+    statement = (
+        select(*EVENT_COLUMNS)
+        .where(tables.events.c.place.is_not(None))
+        .order_by(tables.events.c.place)
+    )
+    if before is not None:
+        statement = statement.where(tables.events.c.place < before)
+    book = Book()
+    for row in read.rows(statement):
+        event = event_of(row)
+        folded = fold_book(book, event, payload_of(event))
+        book = book if isinstance(folded, Refused) else folded
+    return book
+
+
+def _move(tx: WriteSession, batch: Batch) -> None:
+    here = tables.positions.c.log == batch.log
+    moved = tx.execute(
+        update(tables.positions)
+        .where(here, tables.positions.c.next_offset == batch.read_from)
+        .values(next_offset=batch.next_offset)
+    )
+    if moved:
+        return
+    found = tx.value(select(tables.positions.c.next_offset).where(here))
+    if found is None and batch.read_from == 0:
+        tx.execute(insert(tables.positions), {"log": batch.log, "next_offset": batch.next_offset})
+        return
+    raise PositionMoved(
+        f"{batch.log} was read from {batch.read_from}, but the ledger has taken it up to"
+        f" {found or 0}; another writer was faster, nothing was written"
+    )
+
+
+def _set_poison_aside(tx: WriteSession, batch: Batch, noticed_us: int) -> int:
+    statement = insert_missing(tx.dialect, tables.poison)
+    return sum(
+        tx.execute(
+            statement,
+            {
+                "log": batch.log,
+                "log_offset": one.offset,
+                "reason": one.reason,
+                "record": one.record,
+                "noticed_us": noticed_us,
+            },
+        )
+        for one in batch.poison
+    )
