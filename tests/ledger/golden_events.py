@@ -1,0 +1,106 @@
+"""One event of every type and version with every field set: what the golden files hold.
+
+A golden file is what some version of Tollbook wrote into somebody's ledger, so it is never edited.
+A type that needs another shape gets a new version, a new entry here and a file of its own.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+from ledger.events import (
+    Draft,
+    KeyIssued,
+    KeyRevoked,
+    Payload,
+    PricePublished,
+    RequestAbandoned,
+    RequestAccepted,
+    RequestAttempted,
+    RequestFinished,
+    RequestRejected,
+    SourceClosed,
+    SourceMark,
+    TokensDelivered,
+    Usage,
+)
+from tests.support.events import SOURCE, START, Scribe
+
+GOLDEN = Path(__file__).parent / "golden"
+ID = "0193a0000000700080000000000000b2"
+USAGE = Usage(uncached_in=36, cached_in=5, cache_write_in=2, reasoning_out=7, other_out=50)
+LATER = START + timedelta(microseconds=1_234_567)
+LAST = {"requests": 3, "tokens": 40, "sources": 1}
+
+_PAYLOADS: tuple[Payload, ...] = (
+    RequestAccepted(
+        request_id=ID,
+        key_id="k-1",
+        model="gemma",
+        endpoint="chat",
+        stream=True,
+        deadline=START + timedelta(minutes=30),
+        held_in=41,
+        held_out=100,
+        client_request="9f86d081884c7d65",
+    ),
+    RequestAttempted(request_id=ID, attempt=2, backend_id="b-0123abcd", after="connect refused"),
+    RequestRejected(request_id=ID, key_id="k-1", status=404, code="model_not_found", model="llama"),
+    TokensDelivered(request_id=ID, chunks=12, basis="running", usage=USAGE),
+    RequestFinished(
+        request_id=ID,
+        key_id="k-1",
+        model="gemma",
+        endpoint="chat",
+        stream=True,
+        accepted_at=START,
+        outcome="client_gone",
+        basis="running",
+        usage=USAGE,
+        status=200,
+        reason="the client hung up",
+        backend_id="b-0123abcd",
+        attempts=2,
+        chunks=57,
+        first_token_us=41_000,
+        duration_us=1_234_567,
+        overhead_us=320,
+    ),
+    RequestAbandoned(
+        request_id=ID,
+        key_id="k-1",
+        model="gemma",
+        endpoint="completions",
+        stream=True,
+        accepted_at=START,
+        abandoned_source=SOURCE,
+        basis="running",
+        usage=USAGE,
+        backend_id="b-0123abcd",
+        attempts=1,
+        chunks=12,
+    ),
+    SourceMark(last=LAST, open=2, oldest_open=START),
+    SourceClosed(
+        closed_source=SOURCE, last=LAST, by="/runner/box/0193a0000000700080000000000000c3"
+    ),
+    KeyIssued(key_id="k-1", base=0, version=1, hash="ab" * 32, models=["gemma", "llama"]),
+    KeyRevoked(key_id="k-1", base=1, version=2, hash="ab" * 32, revoked_at=LATER, models=["gemma"]),
+    PricePublished(
+        price_id="p-1",
+        model="gemma",
+        base=2,
+        version=3,
+        currency="USD",
+        effective_from=START,
+        per_million={"uncached_in": "0.15", "cached_in": "0.075", "other_out": "0.6"},
+    ),
+)
+
+
+def record_of(payload: Payload) -> bytes:
+    """The record of `payload` as a log holds it, with the same envelope for all."""
+    draft = Draft(f"{ID}/{payload.TYPE}", "k-1", LATER, payload)
+    return Scribe().record(draft)
+
+
+DRAFTS = {payload.TYPE: payload for payload in _PAYLOADS}
