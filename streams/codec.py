@@ -53,8 +53,8 @@ def decode(record: bytes) -> Event:
     """
     try:
         event = _decoder.decode(record)
-        # The data is not parsed here, but the ledger keeps it as text.
-        str(event.data, "utf-8")
+        # The data is not parsed here, but the ledger keeps it as text: it must be UTF-8 too.
+        str(record, "utf-8")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise CodecError(f"not an event record: {wrong}") from wrong
     if event.time.tzinfo is not UTC or event.recordedtime.tzinfo is not UTC:
