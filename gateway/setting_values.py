@@ -13,6 +13,9 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
+SECRET_BYTES_MAX: Final = 4096
+"""A longer key would not pass the header limits of the servers that it opens."""
+
 _UNITS: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
 _SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|TiB)")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -86,6 +89,22 @@ def check_reference(reference: str) -> None:
         "the key of a backend is given by a reference, env:NAME or file:PATH, never by the key "
         "itself; put the key into an environment variable or a file and name that"
     )
+
+
+def check_secret(secret: str, where: str) -> str:
+    """`secret` without space around it, if it can be sent in a header as a key.
+
+    Raises `SettingsError`, which says where it was found and never what it is.
+    """
+    secret = secret.strip()
+    if not secret:
+        raise SettingsError(f"{where} is empty; put the backend's key there")
+    if len(secret) > SECRET_BYTES_MAX or not (secret.isascii() and secret.isprintable()):
+        raise SettingsError(
+            f"what {where} holds is not a key: a key is one line of plain characters, "
+            f"at most {SECRET_BYTES_MAX}"
+        )
+    return secret
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -21,10 +21,12 @@ from gateway.setting_values import (
     GIB,
     KIB,
     MIB,
+    SECRET_BYTES_MAX,
     SettingsError,
     check_models,
     check_name,
     check_reference,
+    check_secret,
     nearest,
     normal_url,
     parse_size,
@@ -51,9 +53,6 @@ __all__ = [
 
 SECONDS_MAX: Final = 86_400
 """A day: a longer timeout is a mistake of units, and `inf` is no timeout at all."""
-
-SECRET_BYTES_MAX: Final = 4096
-"""A longer key would not pass the header limits of the servers that it opens."""
 
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 
@@ -383,15 +382,7 @@ def resolve_secret(reference: str) -> str:
             raise SettingsError(
                 f"the key of a backend cannot be read from {place}: {reason}"
             ) from None
-    secret = found.strip()
-    if not secret:
-        raise SettingsError(f"{reference} is empty; put the backend's key there")
-    if len(secret) > SECRET_BYTES_MAX or not (secret.isascii() and secret.isprintable()):
-        raise SettingsError(
-            f"what {reference} holds is not a key: a key is one line of plain characters, "
-            f"at most {SECRET_BYTES_MAX}"
-        )
-    return secret
+    return check_secret(found, reference)
 
 
 def _toml(value: object, kind: str) -> str | None:

@@ -7,8 +7,10 @@ reaches the terminal, and no cell of a CSV starts a formula in a spreadsheet.
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Final
 
 import click
@@ -18,8 +20,9 @@ NOTHING: Final = "–"
 FOLDED_WIDTH_MIN: Final = 8
 """A column of text is folded to no less than this, so that a narrow terminal stays readable."""
 _FORMULA: Final = ("=", "+", "-", "@")
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
-Cell = str | int | bool | datetime | date | Sequence[str] | None
+Cell = str | int | bool | float | Decimal | datetime | date | Sequence[str] | None
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -135,6 +138,8 @@ def _plain(cell: Cell) -> str:
         return cell.isoformat()
     if isinstance(cell, str):
         return cell
+    if isinstance(cell, Decimal):
+        return format(cell, "f")
     if isinstance(cell, Sequence):
         return ", ".join(cell)
     return str(cell)
@@ -145,4 +150,5 @@ def _csv_cell(cell: Cell) -> str:
         return ""
     text = printable(_plain(cell))
     # A spreadsheet runs a cell that begins like this; an apostrophe makes it text again.
-    return f"'{text}" if isinstance(cell, str) and text.startswith(_FORMULA) else text
+    runs = isinstance(cell, str) and text.startswith(_FORMULA) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if runs else text

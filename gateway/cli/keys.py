@@ -1,0 +1,181 @@
+"""`tollbook keys`: issue, list and revoke API keys. A secret is printed once and kept nowhere."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gateway.cli.data import (
+    change_registry,
+    for_reading,
+    for_writing,
+    key_names,
+    name_key,
+    registry,
+)
+from gateway.cli.failure import Stop
+from gateway.cli.options import NAMES, data_option, json_option
+from gateway.cli.output import Column, Table, json_text, pairs_text, show
+from gateway.setting_values import nearest
+from ledger.clock import SystemClock
+from ledger.events import Draft, KeyIssued, KeyRevoked
+from ledger.folds.book import Book, Key
+from ledger.identity import mint_id, mint_secret
+
+NAME_LENGTH_MAX: Final = 200
+"""A name is for people who read a bill; a longer one would not fit its lines."""
+
+
+@click.group("keys", no_args_is_help=True)
+def command() -> None:
+    """API keys: who may call, and which models."""
+
+
+@command.command("create")
+@click.option("--name", required=True, metavar="NAME", help="Who or what the key is for.")
+@click.option("--models", type=NAMES, metavar="A,B", help="Models it may use. Default: every one.")
+@data_option
+@json_option
+def create(name: str, models: tuple[str, ...] | None, data: Path, as_json: bool) -> None:
+    """Issue a key and show its secret, this once. A running gateway knows it within a second."""
+    name = checked_name(name)
+    if models is not None and "*" in models:
+        models = None
+    key_id, secret = mint_id(), mint_secret()
+    draft = issue(key_id, secret, models, SystemClock().now())
+    # The name first: if it cannot be kept, there is no key that nobody knows by name.
+    name_key(for_writing(data), key_id, name)
+    change_registry(data, lambda book: draft)
+    if as_json:
+        click.echo(json_text({"id": key_id, "key": secret, "name": name, "models": models}))
+        return
+    click.echo(
+        pairs_text(
+            [("key", secret), ("id", key_id), ("name", name), ("models", models or "every model")]
+        )
+    )
+    click.echo(
+        "\nKeep the key now: only its hash is stored, so it cannot be shown again.", err=True
+    )
+
+
+@command.command("list")
+@data_option
+@json_option
+def list_keys(data: Path, as_json: bool) -> None:
+    """List the keys: id, name, models, when issued and revoked. Never a secret or its hash."""
+    names = key_names(for_reading(data))
+    keys = sorted(registry(data).keys.values(), key=lambda key: (key.issued_at, key.key_id))
+    if as_json:
+        click.echo(json_text({"keys": [key_json(key, names) for key in keys]}))
+    else:
+        show(keys_table(keys, names), empty="no key yet; `tollbook keys create` issues one")
+
+
+@command.command("revoke")
+@click.argument("which", metavar="ID|NAME")
+@data_option
+@json_option
+def revoke_key(which: str, data: Path, as_json: bool) -> None:
+    """Revoke a key: a running gateway refuses it within a second. What it used stays billed."""
+    names = key_names(for_reading(data))
+    key = find_key(registry(data), names, which)
+    now = SystemClock().now()
+    book = change_registry(data, lambda book: revoke(book.keys[key.key_id], now))
+    if as_json:
+        click.echo(json_text(key_json(book.keys[key.key_id], names)))
+    else:
+        click.echo(f"revoked key {key.key_id} ({names.get(key.key_id, 'no name')})")
+
+
+def checked_name(name: str) -> str:
+    """`name` without space around it. Raises `Stop` for what could not be read on a bill."""
+    name = name.strip()
+    if not name or len(name) > NAME_LENGTH_MAX or not name.isprintable():
+        raise Stop(
+            f"{name!r} is not a name for a key; write one line of up to {NAME_LENGTH_MAX} "
+            "characters that says who it is for"
+        )
+    return name
+
+
+def issue(key_id: str, secret: str, models: tuple[str, ...] | None, now: datetime) -> Draft:
+    """The fact that a key was issued. It holds the secret's hash and nothing else of it. Pure."""
+    payload = KeyIssued(
+        key_id=key_id,
+        base=0,
+        version=1,
+        hash=hashlib.sha256(secret.encode()).hexdigest(),
+        models=None if models is None else list(models),
+    )
+    return Draft(f"{key_id}/v1", key_id, now, payload)
+
+
+def revoke(key: Key, now: datetime) -> Draft:
+    """The fact that `key` was revoked. Pure. Raises `Stop` if it is already."""
+    if key.revoked_at is not None:
+        raise Stop(
+            f"key {key.key_id} was revoked at {key.revoked_at:%Y-%m-%d %H:%M:%S} UTC already; "
+            "there is nothing left to do"
+        )
+    version = key.version + 1
+    payload = KeyRevoked(
+        key_id=key.key_id,
+        base=key.version,
+        version=version,
+        hash=key.hash,
+        revoked_at=now,
+        models=None if key.models is None else list(key.models),
+    )
+    return Draft(f"{key.key_id}/v{version}", key.key_id, now, payload)
+
+
+def find_key(book: Book, names: Mapping[str, str], which: str) -> Key:
+    """The key with the id or name `which`. Pure. Raises `Stop` if there is none or several.
+
+    A name that several keys carry means the one that still opens, if it is only one.
+    """
+    if which in book.keys:
+        return book.keys[which]
+    found = [key for key_id, key in book.keys.items() if names.get(key_id) == which]
+    found = [key for key in found if key.revoked_at is None] or found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(sorted(key.key_id for key in found))
+        raise Stop(f"{len(found)} keys are named {which!r}; give the id of one of them: {ids}")
+    near = nearest(which, [*book.keys, *(names[k] for k in book.keys if k in names)])
+    hint = f"did you mean {near!r}?" if near else "`tollbook keys list` shows the keys"
+    raise Stop(f"there is no key with the id or name {which!r}; {hint}")
+
+
+def key_json(key: Key, names: Mapping[str, str]) -> dict[str, object]:
+    """One key for JSON: what may be shown of it."""
+    return {
+        "id": key.key_id,
+        "name": names.get(key.key_id),
+        "models": key.models,
+        "issued": key.issued_at,
+        "revoked": key.revoked_at,
+    }
+
+
+def keys_table(keys: Iterable[Key], names: Mapping[str, str]) -> Table:
+    """The keys as a table: what may be shown of them."""
+    columns = ("id", "name", "models", "issued", "revoked")
+    return Table(
+        columns=tuple(Column(name) for name in columns),
+        rows=tuple(
+            (
+                key.key_id,
+                names.get(key.key_id),
+                "every model" if key.models is None else key.models,
+                key.issued_at,
+                key.revoked_at,
+            )
+            for key in keys
+        ),
+    )

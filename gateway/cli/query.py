@@ -1,0 +1,50 @@
+"""`tollbook query`: one SQL question over the ledger and its exports, answered by DuckDB."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import click
+import msgspec
+
+from gateway.cli.data import current_ledger
+from gateway.cli.options import csv_option, data_option, json_option, one_format
+from gateway.cli.output import Cell, Column, Table, json_text, show
+
+NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "DECIMAL", "DOUBLE", "FLOAT", "U")
+"""How the types begin that stand to the right in a table. U: the unsigned ones, and UHUGEINT."""
+
+
+@click.command("query")
+@click.argument("sql")
+@csv_option
+@json_option
+@data_option
+def command(sql: str, as_csv: bool, as_json: bool, data: Path) -> None:
+    """Answer a SELECT over the ledger (requests, usage_hourly, events, keys, prices, names, bill)
+    and the exported months (exports). Nothing can be changed by it."""
+    one_format(as_json, as_csv)
+    from ledger.export.query import run_query
+
+    with current_ledger(data) as ledger:
+        result = run_query(ledger, data / "exports", sql)
+    if as_json:
+        rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+        click.echo(json_text({"columns": result.columns, "rows": rows}))
+        return
+    columns = tuple(
+        Column(name, number=kind.startswith(NUMBERS))
+        for name, kind in zip(result.columns, result.types, strict=True)
+    )
+    rows_text = tuple(tuple(plain(cell) for cell in row) for row in result.rows)
+    show(Table(columns, rows_text), as_csv=as_csv, empty="no rows")
+
+
+def plain(value: object) -> Cell:
+    """A value of DuckDB as a cell: nested ones become JSON. Pure."""
+    if value is None or isinstance(value, str | bool | int | float | Decimal | datetime | date):
+        return value
+    if isinstance(value, Mapping | Sequence):
+        return msgspec.json.encode(value).decode()
+    return str(value)

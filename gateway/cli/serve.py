@@ -1,0 +1,157 @@
+"""`tollbook serve`: flags over the configuration file, then the gateway until it is stopped."""
+
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+import click
+import msgspec
+
+from gateway.cli.data import for_writing
+from gateway.cli.init import CONFIG_DEFAULT
+from gateway.cli.options import NAMES, data_option
+from gateway.setting_values import check_secret
+from gateway.settings import BackendSettings, Settings, SettingsError, load_settings
+
+SECRETS: Final = "secrets"
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """What was typed; null is what was not, and leaves the file's value or the default."""
+
+    backends: tuple[str, ...] = ()
+    models: tuple[str, ...] | None = None
+    host: str | None = None
+    port: int | None = None
+    workers: int | None = None
+    durability: Literal["process", "power"] | None = None
+
+
+@click.command("serve")
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="URL",
+    help="A model server, with or without /v1. Takes the place of those in the file.",
+)
+@click.option(
+    "--backend-key",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="The servers' key, or where it is (env:NAME, file:PATH): one for all, or one for each "
+    "--backend in its order. A key itself is kept in a file of the data directory.",
+)
+@click.option(
+    "--models", type=NAMES, metavar="A,B", help="Models that are served; '*' passes any name on."
+)
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port; 0: a free one.")
+@click.option("--workers", type=click.IntRange(1, 256), metavar="N", help="Serving processes.")
+@click.option(
+    "--durability",
+    type=click.Choice(["process", "power"]),
+    help="What a write survives: the end of any process, or also a power cut.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration. Default: tollbook.toml, if it is there and no --backend is given.",
+)
+@data_option
+def command(
+    backends: tuple[str, ...],
+    keys: tuple[str, ...],
+    models: tuple[str, ...] | None,
+    host: str | None,
+    port: int | None,
+    workers: int | None,
+    durability: Literal["process", "power"] | None,
+    config: Path | None,
+    data: Path,
+) -> int:
+    """Serve the OpenAI-compatible door until SIGTERM or Ctrl-C."""
+    if config is None and not backends and CONFIG_DEFAULT.exists():
+        config = CONFIG_DEFAULT
+    flags = Flags(
+        backends=backends,
+        models=models,
+        host=host,
+        port=port,
+        workers=workers,
+        durability=durability,
+    )
+    settings = with_flags(load_settings(config), flags)
+    if not settings.backends:
+        raise click.UsageError(
+            "no backend is given; give --backend URL, or write [[backends]] into a tollbook.toml "
+            "(`tollbook init` makes one)"
+        )
+    settings = with_keys(settings, keys, for_writing(data))
+    from gateway.wiring import serve
+
+    return serve(settings, data)
+
+
+def with_flags(settings: Settings, flags: Flags) -> Settings:
+    """`settings` with what was typed put over them. Pure. Raises `SettingsError`."""
+    typed = {
+        "host": flags.host,
+        "port": flags.port,
+        "workers": flags.workers,
+        "models": flags.models,
+    }
+    gateway = msgspec.structs.replace(
+        settings.gateway, **{name: value for name, value in typed.items() if value is not None}
+    )
+    spool = settings.spool
+    if flags.durability is not None:
+        spool = msgspec.structs.replace(spool, durability=flags.durability)
+    backends = settings.backends
+    if flags.backends:
+        backends = tuple(BackendSettings(url=url) for url in dict.fromkeys(flags.backends))
+    return msgspec.structs.replace(settings, gateway=gateway, spool=spool, backends=backends)
+
+
+def with_keys(settings: Settings, keys: tuple[str, ...], data: Path) -> Settings:
+    """`settings` whose backends refer to the typed `keys`, which are put away in `data`.
+
+    One key is for every backend; else there are as many as backends. Raises `SettingsError`.
+    """
+    if not keys:
+        return settings
+    if len(keys) not in (1, len(settings.backends)):
+        raise click.UsageError(
+            f"{len(keys)} backend keys for {len(settings.backends)} backends; "
+            "give one for all, or one for each"
+        )
+    each = keys if len(keys) > 1 else keys * len(settings.backends)
+    backends = tuple(
+        msgspec.structs.replace(backend, key=_reference(backend, key, data))
+        for backend, key in zip(settings.backends, each, strict=True)
+    )
+    return msgspec.structs.replace(settings, backends=backends)
+
+
+def _reference(backend: BackendSettings, key: str, data: Path) -> str:
+    try:
+        return msgspec.structs.replace(backend, key=key).key or key
+    except SettingsError:
+        # It is no reference, so it is the key itself, whatever it looks like.
+        return f"file:{put_secret(data, backend.id, check_secret(key, '--backend-key')).absolute()}"
+
+
+def put_secret(data: Path, name: str, secret: str) -> Path:
+    """The file in `data` that now holds `secret` and that only this user can read."""
+    folder = data / SECRETS
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    # Written beside and renamed, so that a gateway that starts meanwhile reads a whole key.
+    fresh = folder / f".{name}.{os.getpid()}"
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secret + "\n")
+    return fresh.replace(folder / name)
