@@ -1,0 +1,128 @@
+"""The one home of the HTTP client. aiohttp: measured ten times cheaper than httpx upstream."""
+
+import asyncio
+import io
+from collections.abc import Mapping
+
+import aiohttp
+
+from gateway.backends.port import BackendFailed, Target
+
+KEEPALIVE_SECONDS = 4.0
+"""Below the 5 s after which vLLM closes an idle connection, so that none is reused too late."""
+
+INLINE_BODY_BYTES_MAX = 1024 * 1024
+"""aiohttp sends a larger body in pieces, so that the event loop is not held by one write."""
+
+_DROPPED = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"transfer-encoding",
+        b"content-length",
+        b"date",
+        b"server",
+        b"set-cookie",
+        b"www-authenticate",
+        b"x-request-id",
+    )
+)
+"""A backend's headers that end here: hop by hop, ours to set, or about the server's own door."""
+
+
+class HttpAnswer:
+    """An aiohttp response as the `Answer` port."""
+
+    __slots__ = ("_response", "content_type", "headers", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.content_type = response.headers.get("content-type", "")
+        self.headers = tuple(
+            (name.lower(), value)
+            for name, value in response.raw_headers
+            if name.lower() not in _DROPPED
+        )
+
+    async def read(self) -> bytes:
+        try:
+            return await self._response.content.readany()
+        except (aiohttp.ClientError, OSError) as broken:
+            raise _lost(broken) from broken
+
+    async def read_all(self) -> bytes:
+        try:
+            return await self._response.read()
+        except (aiohttp.ClientError, OSError) as broken:
+            raise _lost(broken) from broken
+
+    def close(self) -> None:
+        if self._response.content.at_eof():
+            self._response.release()
+        else:
+            self._response.close()
+
+
+class HttpClient:
+    """One session for all backends. Create and close it inside the running event loop."""
+
+    def __init__(self, *, connect_seconds: float) -> None:
+        self._connect_seconds = connect_seconds
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept", "Content-Type"),
+        )
+
+    async def open(
+        self, target: Target, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> HttpAnswer:
+        sent = {**headers, "accept-encoding": "identity"}
+        if target.authorization is not None:
+            sent["authorization"] = target.authorization
+        data = body if len(body) <= INLINE_BODY_BYTES_MAX else io.BytesIO(body)
+        try:
+            response = await self._session.post(
+                target.url + path, data=data, headers=sent, allow_redirects=False
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as refused:
+            raise BackendFailed("unreachable", _why(refused, self._connect_seconds)) from refused
+        except (aiohttp.ClientError, OSError) as broken:
+            raise _lost(broken) from broken
+        return HttpAnswer(response)
+
+    async def fetch(self, target: Target, path: str, *, seconds: float) -> tuple[int, bytes]:
+        headers = {} if target.authorization is None else {"authorization": target.authorization}
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._session.get(
+                    target.url + path, headers=headers, allow_redirects=False
+                ) as response,
+            ):
+                return response.status, await response.read()
+        except TimeoutError as slow:
+            raise BackendFailed("unreachable", f"no answer within {seconds:g} s") from slow
+        except (aiohttp.ClientError, OSError) as broken:
+            raise BackendFailed("unreachable", _why(broken, self._connect_seconds)) from broken
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def _lost(broken: Exception) -> BackendFailed:
+    return BackendFailed("lost", f"the connection broke ({type(broken).__name__})")
+
+
+def _why(broken: Exception, connect_seconds: float) -> str:
+    """What went wrong in words, without the address: answers to users must not show it."""
+    if isinstance(broken, aiohttp.ConnectionTimeoutError):
+        return f"no connection within {connect_seconds:g} s"
+    if isinstance(broken, aiohttp.ClientConnectorDNSError):
+        return "its name does not resolve"
+    if isinstance(broken, aiohttp.ClientConnectorError):
+        return "the connection was refused or the network is down"
+    return f"the connection failed ({type(broken).__name__})"

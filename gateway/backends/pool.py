@@ -1,0 +1,129 @@
+"""The backends of this gateway: what is configured, and what they last said of themselves."""
+
+import asyncio
+from collections.abc import Sequence
+
+from gateway.backends.port import BackendFailed, Client
+from gateway.routing.policy import BackendView
+from gateway.wire.models import listed
+from gateway.wire.requests import Engine
+
+PROBE_SECONDS = 2.0
+"""How often each backend is asked for its models, and so the longest that a recovered one waits."""
+
+PROBE_SECONDS_MAX = 5.0
+"""A server that needs longer for its list of models is busy beyond use or hangs."""
+
+
+class Backend:
+    """One model server. `models` null means that any name is passed on to it."""
+
+    __slots__ = (
+        "_fixed_engine",
+        "_fixed_models",
+        "authorization",
+        "backend_id",
+        "engine",
+        "fault",
+        "in_flight",
+        "models",
+        "up",
+        "url",
+    )
+
+    def __init__(
+        self,
+        backend_id: str,
+        url: str,
+        *,
+        key: str | None,
+        engine: Engine | None,
+        models: Sequence[str] | None,
+        any_model: bool,
+    ) -> None:
+        self.backend_id = backend_id
+        self.url = url
+        self.authorization = None if key is None else f"Bearer {key}"
+        self.engine: Engine = engine or "openai"
+        self.models: frozenset[str] | None = None if any_model else frozenset(models or ())
+        self.in_flight = 0
+        self.up = False
+        self.fault: str | None = "it was not asked yet"
+        self._fixed_engine = engine is not None
+        self._fixed_models = any_model or bool(models)
+
+    def learn(self, status: int, body: bytes) -> None:
+        """Take what `/v1/models` answered. A list that cannot be read leaves the last one."""
+        said = listed(body) if status == 200 else None
+        if said is None:
+            self.fault = (
+                "it refuses the server key (401); see 'key' of this backend"
+                if status == 401
+                else f"/v1/models answered {status}"
+            )
+            # With fixed models a server without a model list is as good as any other.
+            self.up = self._fixed_models and status in (404, 405)
+            return
+        self.up, self.fault = True, None
+        if not self._fixed_engine:
+            self.engine = said.engine
+        if not self._fixed_models:
+            self.models = frozenset(said.models)
+
+    def failed(self, reason: str) -> None:
+        """It did not answer: others go first until it is heard of again."""
+        self.up, self.fault = False, reason
+
+    def view(self) -> BackendView:
+        """What routing may know of it at this moment."""
+        return BackendView(self.backend_id, self.models, self.up, self.in_flight)
+
+
+class Pool:
+    """All backends, kept up to date by one task for each."""
+
+    def __init__(self, backends: Sequence[Backend], client: Client) -> None:
+        self.backends = {backend.backend_id: backend for backend in backends}
+        self._client = client
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def any_model(self) -> bool:
+        """True if some backend takes any model name."""
+        return any(backend.models is None for backend in self.backends.values())
+
+    def served(self) -> set[str]:
+        """Every model name that some backend is known to serve."""
+        return {name for backend in self.backends.values() for name in backend.models or ()}
+
+    def views(self) -> list[BackendView]:
+        """One view of each backend, for `choose`."""
+        return [backend.view() for backend in self.backends.values()]
+
+    async def start(self) -> None:
+        """Ask every backend once, at most `PROBE_SECONDS_MAX`, then go on in the background."""
+        await asyncio.gather(*(self._ask(backend) for backend in self.backends.values()))
+        self._tasks = [
+            asyncio.create_task(self._watch(backend)) for backend in self.backends.values()
+        ]
+
+    async def stop(self) -> None:
+        """End the background tasks."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _watch(self, backend: Backend) -> None:
+        while True:
+            await asyncio.sleep(PROBE_SECONDS)
+            await self._ask(backend)
+
+    async def _ask(self, backend: Backend) -> None:
+        try:
+            status, body = await self._client.fetch(
+                backend, "/v1/models", seconds=PROBE_SECONDS_MAX
+            )
+        except BackendFailed as failed:
+            backend.failed(str(failed))
+        else:
+            backend.learn(status, body)

@@ -1,0 +1,197 @@
+"""One request in flight: what is known of it, and the events that tell it. It does no I/O."""
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Literal
+
+from gateway.backends.pool import Backend
+from gateway.backends.port import Answer
+from gateway.wire.requests import Asked
+from gateway.wire.sse import StreamMeter
+from ledger.events import (
+    Basis,
+    Draft,
+    RequestAccepted,
+    RequestAttempted,
+    RequestFinished,
+    TokensDelivered,
+    Usage,
+)
+from ledger.events.requests import Outcome
+from ledger.events.usage import NOTHING_KNOWN
+
+Endpoint = Literal["chat/completions", "completions"]
+
+Cut = Literal["client_gone", "first_byte", "between_chunks", "total", "spool_failed"]
+"""Why a request is ended from outside: whoever sets it then cancels the request's task."""
+
+BYTES_PER_TOKEN = 4
+"""A rough guess of the prompt's tokens, for holding an estimate until the engine has counted."""
+
+MICROSECONDS = 1_000_000
+
+
+class Call:
+    """The state of one request. Times are seconds of the monotonic clock, `accepted_at` is UTC."""
+
+    __slots__ = (
+        "accepted_at",
+        "answer",
+        "attempts",
+        "backend",
+        "cut",
+        "endpoint",
+        "finished",
+        "first_token",
+        "flushed",
+        "flushes",
+        "head_sent",
+        "heard",
+        "key_id",
+        "leased",
+        "meter",
+        "request_id",
+        "started",
+        "task",
+        "upstream",
+        "wish",
+    )
+
+    def __init__(
+        self, request_id: str, key_id: str, endpoint: Endpoint, wish: Asked, started: float
+    ) -> None:
+        self.request_id = request_id
+        self.key_id = key_id
+        self.endpoint = endpoint
+        self.wish = wish
+        self.started = started
+        self.accepted_at: datetime | None = None
+        self.backend: Backend | None = None  # the last one called
+        self.leased: Backend | None = None  # the one that counts it as in flight
+        self.answer: Answer | None = None
+        self.meter: StreamMeter | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.attempts = 0
+        self.upstream = 0.0  # seconds spent waiting for a backend
+        self.heard = started  # when a backend was last heard of, or called
+        self.first_token: float | None = None
+        self.flushed = 0  # chunks told by the last tokens.delivered
+        self.flushes = 0
+        self.cut: Cut | None = None
+        self.head_sent = False
+        self.finished = False
+
+    def lease(self, backend: Backend | None) -> None:
+        """Count the call as in flight at `backend` and nowhere else; null gives it back."""
+        if self.leased is not None:
+            self.leased.in_flight -= 1
+        if backend is not None:
+            backend.in_flight += 1
+        self.leased = backend
+
+    def overhead(self, monotonic: float) -> float:
+        """Seconds spent in the gateway itself so far."""
+        return max(monotonic - self.started - self.upstream, 0.0)
+
+    def counted(self) -> tuple[Basis, Usage]:
+        """The best count of a stream so far; nothing is known of a plain answer before its end."""
+        return ("none", NOTHING_KNOWN) if self.meter is None else self.meter.counted()
+
+    def accepted(
+        self, now: datetime, total_seconds: float, body_bytes: int, client: str | None
+    ) -> Draft:
+        """The event that must be on the spool before any backend is called."""
+        self.accepted_at = now
+        return Draft(
+            f"{self.request_id}/accepted",
+            self.key_id,
+            now,
+            RequestAccepted(
+                request_id=self.request_id,
+                key_id=self.key_id,
+                model=self.wish.model,
+                endpoint=self.endpoint,
+                stream=self.wish.stream,
+                deadline=now + timedelta(seconds=total_seconds),
+                held_in=body_bytes // BYTES_PER_TOKEN,
+                held_out=self.wish.held_out,
+                client_request=client,
+            ),
+        )
+
+    def attempted(self, now: datetime, backend: Backend, after: str | None) -> Draft:
+        """The event for the call that is about to be made to `backend`."""
+        self.attempts += 1
+        self.backend = backend
+        return Draft(
+            f"{self.request_id}/attempted/{self.attempts}",
+            self.key_id,
+            now,
+            RequestAttempted(
+                request_id=self.request_id,
+                attempt=self.attempts,
+                backend_id=backend.backend_id,
+                after=after,
+            ),
+        )
+
+    def delivered(self, now: datetime) -> Draft | None:
+        """The running totals, if they moved since they were last told."""
+        meter = self.meter
+        if meter is None or meter.chunks == self.flushed or self.finished:
+            return None
+        self.flushed = meter.chunks
+        self.flushes += 1
+        basis, usage = meter.counted()
+        return Draft(
+            f"{self.request_id}/delivered/{self.flushes}",
+            self.key_id,
+            now,
+            TokensDelivered(
+                request_id=self.request_id, chunks=meter.chunks, basis=basis, usage=usage
+            ),
+        )
+
+    def finish(
+        self,
+        now: datetime,
+        monotonic: float,
+        outcome: Outcome,
+        *,
+        status: int | None = None,
+        reason: str | None = None,
+        counted: tuple[Basis, Usage],
+    ) -> Draft:
+        """The event that bills the request. It must be on the spool before the last bytes leave."""
+        assert not self.finished, f"request {self.request_id} ends once"
+        assert self.accepted_at is not None, f"request {self.request_id} ends after it was accepted"
+        self.finished = True
+        basis, usage = counted
+        return Draft(
+            f"{self.request_id}/finished",
+            self.key_id,
+            now,
+            RequestFinished(
+                request_id=self.request_id,
+                key_id=self.key_id,
+                model=self.wish.model,
+                endpoint=self.endpoint,
+                stream=self.wish.stream,
+                accepted_at=self.accepted_at,
+                outcome=outcome,
+                basis=basis,
+                usage=usage,
+                status=status,
+                reason=reason,
+                backend_id=self.backend.backend_id if self.backend else None,
+                attempts=self.attempts,
+                chunks=self.meter.chunks if self.meter else 0,
+                first_token_us=_us(self.first_token - self.started) if self.first_token else None,
+                duration_us=_us(monotonic - self.started),
+                overhead_us=_us(self.overhead(monotonic)),
+            ),
+        )
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * MICROSECONDS)

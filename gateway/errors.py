@@ -1,0 +1,100 @@
+"""Every refusal that a caller of the API can meet, in OpenAI's shape, with its status.
+
+ApiError
+├── BadRequest 400          the body is not what the endpoint takes
+├── Unauthorized 401        no key, or one that is not known
+├── Forbidden 403           the key may not use this model
+├── NotFound 404            no such path, or a model that nobody here serves
+├── TooLarge 413            the body is over the limit
+├── Upstream 502            no backend could be reached, or it broke off before its first byte
+├── Overloaded 503          no backend left, the spool is full, or the gateway is stopping
+└── TooSlow 504             a backend let a time limit pass
+"""
+
+import msgspec
+
+
+class ApiError(Exception):
+    """A refusal. `message` tells a person what to do; `code` is stable and for programs."""
+
+    status = 500
+    type = "server_error"
+    code = "internal_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.code
+        self.param = param
+
+    def body(self) -> bytes:
+        """The JSON body that OpenAI's clients understand."""
+        return error_body(self.message, self.type, self.param, self.code)
+
+
+def error_body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
+    """`{"error": {...}}` with exactly the four members of OpenAI's error object."""
+    return msgspec.json.encode(
+        {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    )
+
+
+class BadRequest(ApiError):
+    """The body is not what the endpoint takes."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_request"
+
+
+class Unauthorized(ApiError):
+    """No key was given, or one that is not known here."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(ApiError):
+    """The key is good, but not for this."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "model_not_allowed"
+
+
+class NotFound(ApiError):
+    """No such path, or a model that no backend here serves."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class TooLarge(ApiError):
+    """The body is over the limit."""
+
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class Upstream(ApiError):
+    """No backend could be reached, or it broke off before its first byte."""
+
+    status = 502
+    code = "backend_unreachable"
+
+
+class Overloaded(ApiError):
+    """Not now: no backend is left, the spool is full, or the gateway is stopping."""
+
+    status = 503
+    code = "no_backend"
+
+
+class TooSlow(ApiError):
+    """A backend let a time limit pass."""
+
+    status = 504
+    code = "backend_timeout"

@@ -1,0 +1,191 @@
+"""The metered doors: one ASGI endpoint for each path that can be counted.
+
+Plain ASGI, because Starlette's request and response objects cost more than all of the metering.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.access import bearer_of, key_of, require_model
+from gateway.admission import require_admission
+from gateway.backends.pool import Pool
+from gateway.call import Call, Endpoint
+from gateway.errors import ApiError, TooLarge
+from gateway.http.reply import AsgiReply, Headers
+from gateway.relay import Relay
+from gateway.stats import Stats
+from gateway.wire.requests import asked
+from ledger.clock import Clock
+from ledger.folds.book import Book
+from ledger.identity import mint_id
+from streams.log.port import Journal
+
+HANG_UP_WATCH_SECONDS = 0.01
+"""Most plain answers of a fast backend are done by then and need no task to watch for a hang-up."""
+
+_PASSED_ON = frozenset((b"accept", b"traceparent", b"tracestate"))
+"""A client's headers that a backend gets to see. All others end here, the user's key first."""
+
+CLIENT_ID_BYTES_MAX = 256
+"""A longer id of a client is cut before it is given back."""
+
+
+class Desk:
+    """What every door needs: who may enter, whether there is room, and who serves."""
+
+    def __init__(
+        self,
+        *,
+        relay: Relay,
+        pool: Pool,
+        journal: Journal,
+        clock: Clock,
+        stats: Stats,
+        book: Callable[[], Book],
+        hash_key: bytes,
+        body_bytes_max: int,
+    ) -> None:
+        self.relay = relay
+        self.pool = pool
+        self.journal = journal
+        self.clock = clock
+        self.stats = stats
+        self.book = book
+        self.hash_key = hash_key
+        self.body_bytes_max = body_bytes_max
+        self.draining = False
+
+    def hashed(self, client_id: bytes) -> str:
+        """A keyed hash of an id that a client gave, so that an event can name it."""
+        return hashlib.blake2b(client_id, key=self.hash_key, digest_size=16).hexdigest()
+
+
+class Door:
+    """`POST /v1/<endpoint>`: authenticate, read, look, and hand over to the relay."""
+
+    def __init__(self, desk: Desk, endpoint: Endpoint) -> None:
+        self._desk = desk
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        desk = self._desk
+        started = desk.clock.monotonic()
+        request_id = f"req_{mint_id()}"
+        heads = _headers(scope)
+        client_id = heads.get(b"x-request-id")
+        if client_id is not None:
+            client_id = client_id[:CLIENT_ID_BYTES_MAX]
+        reply = AsgiReply(send, request_id, client_id)
+        key_id, model, call = None, None, None
+        watch: asyncio.TimerHandle | None = None
+        watcher: list[asyncio.Task[None]] = []
+        try:
+            secret = bearer_of(heads.get(b"authorization"))
+            key = key_of(desk.book(), hash_of(secret))
+            key_id = key.key_id
+            body = await _body(receive, heads.get(b"content-length"), desk.body_bytes_max)
+            wish = asked(body)
+            model = wish.model
+            pool = desk.pool
+            require_model(key, model, pool.served(), any_model=pool.any_model)
+            require_admission(draining=desk.draining, spool_has_room=desk.journal.room())
+            call = Call(request_id, key_id, self._endpoint, wish, started)
+            watch = asyncio.get_running_loop().call_later(
+                HANG_UP_WATCH_SECONDS, _watch, receive, desk.relay, call, watcher
+            )
+            passed = {
+                name.decode(): heads[name].decode("latin-1") for name in _PASSED_ON & heads.keys()
+            }
+            passed["content-type"] = "application/json"
+            passed["x-request-id"] = request_id
+            await desk.relay.serve(
+                call, body, passed, desk.hashed(client_id) if client_id else None, reply
+            )
+        except ApiError as error:
+            self._refused(request_id, key_id, model, call, error)
+            await reply.whole(error.status, error.body(), self._error_headers(call, error, started))
+        except ClientGoneError:
+            return
+        finally:
+            if watch is not None:
+                watch.cancel()
+            for task in watcher:
+                task.cancel()
+
+    def _refused(
+        self,
+        request_id: str,
+        key_id: str | None,
+        model: str | None,
+        call: Call | None,
+        error: ApiError,
+    ) -> None:
+        if key_id is None:
+            self._desk.stats.unauthorized += 1
+        elif call is None or call.accepted_at is None:
+            self._desk.relay.reject(request_id, key_id, model, error)
+
+    def _error_headers(self, call: Call | None, error: ApiError, started: float) -> Headers:
+        now = self._desk.clock.monotonic()
+        spent = call.overhead(now) if call else now - started
+        headers: Headers = [(b"x-tollbook-overhead-ms", b"%.3f" % (spent * 1000))]
+        if call is not None and call.backend is not None:
+            headers.append((b"x-tollbook-backend", call.backend.backend_id.encode()))
+        if error.status == 503:
+            headers.append((b"retry-after", b"1"))
+        if error.status == 413:
+            headers.append((b"connection", b"close"))
+        return headers
+
+
+def hash_of(secret: bytes) -> str:
+    """The form in which the registry knows a key's secret."""
+    return hashlib.sha256(secret).hexdigest()
+
+
+class ClientGoneError(Exception):
+    """The client left before its request was whole: nobody to answer, nothing to bill."""
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    """Headers by lower-case name; of a repeated one the last."""
+    return dict(scope["headers"])
+
+
+async def _body(receive: Receive, announced: bytes | None, limit: int) -> bytes:
+    """The whole request body. Raises `TooLarge` before it is read where its length is announced."""
+    if announced is not None and announced.isdigit() and int(announced) > limit:
+        raise TooLarge(_too_large(int(announced), limit))
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise TooLarge(_too_large(size, limit))
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(size: int, limit: int) -> str:
+    return (
+        f"The request body has {size} bytes or more and the limit is {limit}. Send less, or ask "
+        "whoever runs this gateway to raise gateway.body_bytes_max."
+    )
+
+
+def _watch(receive: Receive, relay: Relay, call: Call, watcher: list[asyncio.Task[None]]) -> None:
+    watcher.append(asyncio.create_task(_until_gone(receive, relay, call)))
+
+
+async def _until_gone(receive: Receive, relay: Relay, call: Call) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    relay.client_gone(call)

@@ -1,0 +1,248 @@
+"""One serving process: its parts, its heartbeat, and an orderly end.
+
+It reads no SQL and waits for no runner: with the ledger away it serves until its spool is full.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from gateway.backends.http import HttpClient
+from gateway.backends.pool import Backend, Pool
+from gateway.http.app import Readiness, create_app
+from gateway.http.doors import Desk
+from gateway.http.server import Server, make_server, serve
+from gateway.metrics import GatewayCollector, Gauges, render
+from gateway.relay import Relay
+from gateway.settings import Settings
+from gateway.stats import Stats
+from ledger.clock import Clock
+from ledger.errors import LedgerError
+from ledger.events import Draft, SourceClosed, SourceMark
+from streams.errors import SpoolFailed, StreamsError
+from streams.log.registry import RegistryTail
+from streams.log.spool import SpoolWriter
+
+log = logging.getLogger("tollbook.gateway")
+
+MARK_SECONDS = 60.0
+"""How often a source says how far it got, also when idle: what completeness is checked against."""
+
+REGISTRY_POLL_SECONDS = 0.25
+"""A new or revoked key counts after this long: one `stat` each time, well within one second."""
+
+ENDING_SECONDS_MAX = 3.0
+"""After the grace is over, cut requests write their end within this time."""
+
+_LAG_POINTS_MAX = 86_400
+"""One point a second for a day of outage; beyond that the lag is shown as a day."""
+
+
+class Service:
+    """Everything in one serving process. Make it inside the running event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        journal: SpoolWriter,
+        tail: RegistryTail,
+        backends: Iterable[Backend],
+        clock: Clock,
+        hash_key: bytes,
+        extra_gauges: Callable[[], Iterable[tuple[str, str, dict[str, str], float]]],
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._tail = tail
+        self._clock = clock
+        self._extra_gauges = extra_gauges
+        self._registry_fault: str | None = None
+        self._lag: deque[tuple[int, float]] = deque(maxlen=_LAG_POINTS_MAX)
+        self._marks = 0
+        stats = Stats()
+        self._client = HttpClient(connect_seconds=settings.timeouts.connect_seconds)
+        self._pool = Pool(list(backends), self._client)
+        self.relay = Relay(
+            journal,
+            self._pool,
+            self._client,
+            clock,
+            settings.timeouts,
+            stats,
+            wait_durable=settings.spool.durability == "power",
+        )
+        self._desk = Desk(
+            relay=self.relay,
+            pool=self._pool,
+            journal=journal,
+            clock=clock,
+            stats=stats,
+            book=lambda: tail.book,
+            hash_key=hash_key,
+            body_bytes_max=settings.gateway.body_bytes_max,
+        )
+        collector = GatewayCollector(stats, Gauges(self._gauges))
+        app = create_app(self._desk, readiness=self.readiness, metrics=lambda: render(collector))
+        self.server: Server = make_server(
+            app, grace_seconds=settings.gateway.shutdown_seconds_max, on_stop=self._drain
+        )
+
+    async def run(self, door: socket.socket, on_ready: Callable[["Service"], None]) -> None:
+        """Serve connections to `door` until told to stop; then finish what runs and say so."""
+        self._poll_registry()
+        self._mark()
+        await self._pool.start()
+        beat = asyncio.create_task(self._beat())
+        try:
+            on_ready(self)
+            await serve(self.server, door)
+            await self._let_end()
+        finally:
+            beat.cancel()
+            await asyncio.gather(beat, return_exceptions=True)
+            await self._pool.stop()
+            await self._client.close()
+            self._say_closed()
+            self._journal.close()
+
+    def readiness(self) -> Readiness:
+        """Whether new requests are welcome, and what each backend lacks."""
+        missing = []
+        if self._desk.draining:
+            missing.append("the gateway is shutting down")
+        if self._registry_fault is not None:
+            missing.append(f"the registry: {self._registry_fault}")
+        if not self._journal.room():
+            missing.append("room in the spool: the ledger is behind, or the disk is full")
+        backends = {
+            backend.backend_id: "up" if backend.up else f"down: {backend.fault}"
+            for backend in self._pool.backends.values()
+        }
+        return Readiness(not missing, tuple(missing), backends)
+
+    def models_shown(self) -> str:
+        """The served models in words, for the start line."""
+        names = sorted(self._pool.served())
+        if self._pool.any_model:
+            return "any model"
+        return f"models {', '.join(names)}" if names else "no model yet"
+
+    def _drain(self) -> None:
+        self._desk.draining = True
+
+    async def _let_end(self) -> None:
+        """uvicorn has cancelled what outlived the grace; let it write its end."""
+        tasks = [call.task for call in self.relay.open.values() if call.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=ENDING_SECONDS_MAX)
+
+    async def _beat(self) -> None:
+        """The one heartbeat: running totals and limits, the registry, marks, and the lag."""
+        interval = self._settings.spool.flush_milliseconds / 1000
+        marked = polled = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(interval)
+            self.relay.tick()
+            now = self._clock.monotonic()
+            if now - polled >= REGISTRY_POLL_SECONDS:
+                polled = now
+                self._poll_registry()
+                self._measure_lag(now)
+            if now - marked >= MARK_SECONDS:
+                marked = now
+                self._mark()
+
+    def _poll_registry(self) -> None:
+        try:
+            self._tail.poll()
+        except (StreamsError, LedgerError) as wrong:
+            # Known keys go on working; the fault is shown at /health/ready and in the log once.
+            if self._registry_fault != str(wrong):
+                log.error("the registry cannot be read: %s", wrong)
+            self._registry_fault = str(wrong)
+        else:
+            self._registry_fault = None
+
+    def _mark(self) -> None:
+        accepted = [call.accepted_at for call in self.relay.open.values() if call.accepted_at]
+        self._marks += 1
+        mark = SourceMark(
+            last=self._journal.last(), open=len(accepted), oldest_open=min(accepted, default=None)
+        )
+        source = self._journal.source
+        self._write(Draft(f"{source}/mark/{self._marks}", source, self._clock.now(), mark))
+
+    def _say_closed(self) -> None:
+        source = self._journal.source
+        closed = SourceClosed(closed_source=source, last=self._journal.last(), by="itself")
+        if self.relay.open:
+            # Whoever adopts the spool will close these; this source must not say it is complete.
+            log.error("%d requests have no end; they will be abandoned", len(self.relay.open))
+            return
+        self._write(Draft(f"{source}/closed", source, self._clock.now(), closed))
+
+    def _write(self, draft: Draft) -> None:
+        try:
+            self._journal.append(draft)
+        except SpoolFailed as failed:
+            log.error("%s could not be written: %s", draft.id, failed)
+
+    def _measure_lag(self, now: float) -> None:
+        written = self._journal.written_bytes()
+        consumed = written - self._journal.unconsumed_bytes()
+        while self._lag and self._lag[0][0] <= consumed:
+            self._lag.popleft()
+        if written > consumed and (not self._lag or now - self._lag[-1][1] >= 1.0):
+            self._lag.append((written, now))
+
+    def _gauges(self) -> Iterable[tuple[str, str, dict[str, str], float]]:
+        journal, now = self._journal, self._clock.monotonic()
+        lag = now - self._lag[0][1] if self._lag else 0.0
+        yield "tollbook_requests_open", "Requests in flight.", {}, len(self.relay.open)
+        yield (
+            "tollbook_spool_unconsumed_bytes",
+            "Spool that the ledger has not taken yet.",
+            {},
+            journal.unconsumed_bytes(),
+        )
+        yield (
+            "tollbook_spool_limit_bytes",
+            "Beyond this new requests are refused.",
+            {},
+            self._settings.spool.limit_bytes,
+        )
+        yield (
+            "tollbook_ledger_lag_seconds",
+            "Age of the oldest event that the ledger has not taken.",
+            {},
+            lag,
+        )
+        for backend in self._pool.backends.values():
+            label = {"backend": backend.backend_id}
+            yield "tollbook_backend_up", "1 if the backend answered last.", label, backend.up
+            yield (
+                "tollbook_backend_requests_open",
+                "Requests in flight at a backend.",
+                label,
+                backend.in_flight,
+            )
+        yield from self._extra_gauges()
+
+
+def backends_of(settings: Settings, secret: Callable[[str], str]) -> list[Backend]:
+    """The configured backends. `secret` resolves a reference to a server's key."""
+    names = settings.gateway.models
+    any_model = "*" in names
+    return [
+        Backend(
+            wanted.id,
+            wanted.url,
+            key=None if wanted.key is None else secret(wanted.key),
+            engine=None if wanted.engine == "auto" else wanted.engine,
+            models=wanted.models or names,
+            any_model=any_model and not wanted.models,
+        )
+        for wanted in settings.backends
+    ]

@@ -1,0 +1,47 @@
+"""What `tollbook serve` says when it is ready: who can reach it, and how long an outage it covers.
+
+Pure: settings in, text out.
+"""
+
+from gateway.setting_values import size_text
+from gateway.settings import Settings
+
+BYTES_PER_REQUEST = 1500
+"""What one plain request takes in the spool (accepted, attempted, finished); a test holds it."""
+
+REQUESTS_PER_SECOND = 10
+"""The load for which the start line states how long an outage of the ledger is covered."""
+
+
+def start_line(settings: Settings, port: int, models: str | None) -> str:
+    """One line for a person; the address stands first, so that it can be copied."""
+    gateway, spool = settings.gateway, settings.spool
+    host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
+    many = len(settings.backends) != 1
+    parts = [
+        f"serving http://{host}:{port}/v1 ({reach(gateway.host)})",
+        f"{len(settings.backends)} backend{'s' if many else ''}",
+        *([models] if models else []),
+        f"spool limit {size_text(spool.limit_bytes)}, which covers {covered(spool.limit_bytes)} "
+        f"without the ledger at {REQUESTS_PER_SECOND} requests/s",
+    ]
+    return "tollbook: " + "; ".join(parts)
+
+
+def reach(host: str) -> str:
+    """Who can reach a server that listens on `host`."""
+    if host == "localhost" or host == "::1" or host.startswith("127."):
+        return "only from this machine"
+    if host in ("0.0.0.0", "::"):
+        return "from every network that this machine is on; put TLS in front of it"
+    return f"from wherever {host} can be reached; put TLS in front of it"
+
+
+def covered(limit_bytes: int) -> str:
+    """How long an outage of the ledger fits into the spool, at the stated load."""
+    seconds = limit_bytes // (BYTES_PER_REQUEST * REQUESTS_PER_SECOND)
+    if seconds < 120:
+        return f"about {seconds} s"
+    if seconds < 2 * 3600:
+        return f"about {seconds // 60} min"
+    return f"about {seconds // 3600} h"

@@ -1,0 +1,127 @@
+"""What the gateway must know of a request body, and the body that goes on to the backend. Pure.
+
+Nothing is checked that the gateway does not need: fields that it does not know pass untouched, byte
+for byte. Only `stream_options` (and llama.cpp's `timings_per_token`) are ever added.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from gateway.errors import BadRequest
+
+Engine = Literal["vllm", "sglang", "llamacpp", "openai"]
+"""How a backend speaks; `openai` is any server that knows no more than OpenAI's own fields."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a caller asked for. `held_out` is the caller's own limit of output tokens, times `n`.
+
+    `usage`: wants the usage chunk; `continuous`: usage on every chunk; `timings`: llama.cpp's.
+    """
+
+    model: str
+    stream: bool
+    usage: bool
+    continuous: bool
+    timings: bool
+    held_out: int | None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class _Body(msgspec.Struct):
+    model: str
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    # The backend judges these; the gateway only estimates with them, so any value is let through.
+    timings_per_token: object = None
+    max_tokens: object = None
+    max_completion_tokens: object = None
+    n: object = None
+
+
+_decoder = msgspec.json.Decoder(_Body)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+_MODEL_CHARACTERS_MAX = 256
+"""A model's name stands on events and bill lines; no engine needs a longer one."""
+
+
+def asked(body: bytes) -> Asked:
+    """What `body` asks for. Raises `BadRequest` that names the place of the fault."""
+    try:
+        found = _decoder.decode(body)
+    except msgspec.ValidationError as wrong:
+        raise _unfit(str(wrong)) from wrong
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise BadRequest(
+            f"The request body is not valid JSON: {wrong}. Send one JSON object.",
+            code="invalid_json",
+        ) from wrong
+    if not found.model or len(found.model) > _MODEL_CHARACTERS_MAX:
+        raise BadRequest(f"model must have 1 to {_MODEL_CHARACTERS_MAX} characters.", param="model")
+    options = found.stream_options
+    limit = found.max_completion_tokens or found.max_tokens
+    choices = found.n if isinstance(found.n, int) else 1
+    return Asked(
+        model=found.model,
+        stream=bool(found.stream),
+        usage=bool(options and options.include_usage),
+        continuous=bool(options and options.continuous_usage_stats),
+        timings=bool(found.timings_per_token),
+        held_out=limit * max(choices, 1) if isinstance(limit, int) and limit > 0 else None,
+    )
+
+
+def _unfit(fault: str) -> BadRequest:
+    """A readable form of msgspec's message: what was expected, what was found, and where."""
+    param = None
+    if "`$." in fault:
+        param = fault.rsplit("`$.", 1)[1].rstrip("`")
+    elif "required field `" in fault:
+        param = fault.rsplit("required field `", 1)[1].rstrip("`")
+    return BadRequest(f"The request body does not fit: {fault}.", param=param)
+
+
+def forwarded(body: bytes, wish: Asked, engine: Engine) -> bytes:
+    """The body for the backend: `body` with what the gateway needs to count, where it streams."""
+    if not wish.stream:
+        return body
+    added: dict[str, bytes] = {}
+    options: dict[str, bool] = {}
+    if not wish.usage:
+        options["include_usage"] = True
+    if engine in ("vllm", "sglang") and not wish.continuous:
+        options["continuous_usage_stats"] = True
+    if options:
+        added["stream_options"] = msgspec.json.encode(options)
+    if engine == "llamacpp" and not wish.timings:
+        added["timings_per_token"] = b"true"
+    if not added:
+        return body
+    if b'"stream_options"' in body or b'"timings_per_token"' in body:
+        return _merged(body, added, options)
+    return _spliced(body, added)
+
+
+def _spliced(body: bytes, added: dict[str, bytes]) -> bytes:
+    """`added` behind the first brace; every byte of the caller's own stays where it was."""
+    brace = body.index(b"{")
+    members = b"".join(b'"%s":%s,' % (name.encode(), value) for name, value in added.items())
+    return b"".join((body[: brace + 1], members, body[brace + 1 :]))
+
+
+def _merged(body: bytes, added: dict[str, bytes], options: dict[str, bool]) -> bytes:
+    """The rare form, where the caller sent some of these fields: the values of all others stay."""
+    fields = _fields.decode(body)
+    theirs = fields.get("stream_options")
+    if options and theirs is not None and bytes(theirs) != b"null":
+        merged = _fields.decode(theirs)
+        merged.update({name: msgspec.Raw(msgspec.json.encode(on)) for name, on in options.items()})
+        added["stream_options"] = msgspec.json.encode(merged)
+    fields.update({name: msgspec.Raw(value) for name, value in added.items()})
+    return msgspec.json.encode(fields)

@@ -1,0 +1,184 @@
+"""Settings to real objects and processes: with the worker's entry, the only place that does it.
+
+One worker: this process serves. Several: it binds the door, starts a process for each worker and
+only watches them. Either way it keeps the data directory's runner alive.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from gateway.secrets import hash_key
+from gateway.service import Service, backends_of
+from gateway.settings import Settings, resolve_secret
+from gateway.start_line import start_line
+from gateway.supervisor.child import Child
+from ledger.clock import Clock, SystemClock
+from ledger.identity import mint_id
+from streams.local.layout import Layout
+from streams.log.registry import RegistryTail
+from streams.log.spool import SpoolWriter
+
+log = logging.getLogger("tollbook")
+
+RUNNER_STOP_SECONDS_MAX = 20.0
+"""At the end the runner takes the rest of the spool into the ledger; that is seconds at most."""
+
+ENDING_SECONDS_MAX = 10.0
+"""Beyond a worker's grace: closing its spool and its connections."""
+
+BACKLOG = 2048
+
+
+def serve(settings: Settings, data: Path) -> int:
+    """Serve until SIGTERM or Ctrl-C. Returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="tollbook: %(message)s", stream=sys.stderr)
+    try:
+        door = bind(settings.gateway.host, settings.gateway.port)
+    except OSError as refused:
+        print(f"tollbook: {_no_door(settings, refused)}", file=sys.stderr)
+        return 1
+    for backend in settings.backends:
+        if backend.key is not None:
+            resolve_secret(backend.key)
+    Layout(data).make()
+    main = _serve_here if settings.gateway.workers == 1 else _serve_by_workers
+    with door, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(settings, data, door))
+    return 0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The door, bound but not yet listening. Raises `OSError` if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Without this a restart would wait for connections of the last run to fade out; a door
+        # that somebody listens on stays taken all the same.
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind((host, port))
+        door.listen(BACKLOG)
+    except OSError:
+        door.close()
+        raise
+    return door
+
+
+def make_service(
+    settings: Settings,
+    data: Path,
+    clock: Clock,
+    children: Iterable[Child] = (),
+) -> Service:
+    """The parts of one serving process. Call it inside the running event loop."""
+    layout = Layout(data)
+    incarnation = mint_id()
+    journal = SpoolWriter.create(
+        layout.spool(incarnation),
+        f"/gateway/{settings.gateway.name}/{incarnation}",
+        clock=clock,
+        limit_bytes=settings.spool.limit_bytes,
+        reserve_bytes=settings.spool.reserve_bytes,
+        durability=settings.spool.durability,
+    )
+
+    def gauges() -> Iterable[tuple[str, str, dict[str, str], float]]:
+        for child in children:
+            label = {"process": child.name}
+            yield "tollbook_process_up", "1 if the process runs.", label, child.alive
+            yield "tollbook_process_restarts", "Times it was restarted.", label, child.restarts
+
+    return Service(
+        settings,
+        journal,
+        RegistryTail(layout.registry_log),
+        backends_of(settings, resolve_secret),
+        clock,
+        hash_key(data),
+        gauges,
+    )
+
+
+def runner_child(settings: Settings, data: Path, clock: Clock) -> Child:
+    """The data directory's runner: spools to ledger, in its own process."""
+    argv = [sys.executable, "-m", "gateway.cli.main", "runner", "--data", str(data)]
+    argv += ["--keep-bytes", str(settings.spool.keep_bytes)]
+    argv += ["--durability", settings.spool.durability, "--name", settings.gateway.name]
+    return Child("runner", [*argv, "--stop-on-stdin-eof"], clock)
+
+
+async def _serve_here(settings: Settings, data: Path, door: socket.socket) -> None:
+    clock = SystemClock()
+    runner = runner_child(settings, data, clock)
+    service = make_service(settings, data, clock, [runner])
+    runner.start()
+
+    def ready(service: Service) -> None:
+        print(start_line(settings, door.getsockname()[1], service.models_shown()), flush=True)
+
+    try:
+        await service.run(door, ready)
+    finally:
+        await runner.stop(RUNNER_STOP_SECONDS_MAX)
+
+
+async def _serve_by_workers(settings: Settings, data: Path, door: socket.socket) -> None:
+    clock = SystemClock()
+    runner = runner_child(settings, data, clock)
+    door.set_inheritable(True)
+    workers = [
+        Child(
+            f"worker {number}",
+            [sys.executable, "-m", "gateway.worker", str(door.fileno()), str(data)],
+            clock,
+            first_line=msgspec.json.encode(settings) + b"\n",
+            pass_fds=[door.fileno()],
+        )
+        for number in range(settings.gateway.workers)
+    ]
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    for child in (runner, *workers):
+        child.start()
+    print(start_line(settings, door.getsockname()[1], None), flush=True)
+    await stopped.wait()
+    door.close()
+    grace = settings.gateway.shutdown_seconds_max + ENDING_SECONDS_MAX
+    await asyncio.gather(*(worker.stop(grace) for worker in workers))
+    await runner.stop(RUNNER_STOP_SECONDS_MAX)
+
+
+async def serve_as_worker(settings: Settings, data: Path, door: socket.socket) -> None:
+    """One of several serving processes: ends at SIGTERM, or when its parent is gone."""
+    service = make_service(settings, data, SystemClock())
+    loop = asyncio.get_running_loop()
+
+    def parent_may_be_gone() -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not os.read(sys.stdin.fileno(), 1024):
+                loop.remove_reader(sys.stdin.fileno())
+                service.server.stop()
+
+    os.set_blocking(sys.stdin.fileno(), False)
+    loop.add_reader(sys.stdin.fileno(), parent_may_be_gone)
+    await service.run(door, lambda _: None)
+
+
+def _no_door(settings: Settings, refused: OSError) -> str:
+    host, port = settings.gateway.host, settings.gateway.port
+    return (
+        f"cannot listen on {host}:{port}: {refused.strerror}. If another program has this port "
+        "(perhaps a gateway that is still running), stop it or give another one by --port; "
+        "--port 0 takes a free one."
+    )

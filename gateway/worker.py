@@ -1,0 +1,44 @@
+"""Entry of one of several serving processes: `python -m gateway.worker FD DATA`, settings on stdin.
+
+It is started by `gateway.wiring` and is no command of its own.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from gateway.settings import Settings
+from gateway.wiring import serve_as_worker
+
+
+def main() -> None:
+    """Serve on the inherited socket until SIGTERM or the end of standard input."""
+    logging.basicConfig(level=logging.INFO, format="tollbook: %(message)s", stream=sys.stderr)
+    descriptor, data = int(sys.argv[1]), Path(sys.argv[2])
+    settings = msgspec.json.decode(_line(sys.stdin.fileno()), type=Settings)
+    with (
+        socket.socket(fileno=descriptor) as door,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(serve_as_worker(settings, data, door))
+
+
+def _line(descriptor: int) -> bytes:
+    """One line, read unbuffered, so that the end of the pipe is still seen later."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(descriptor, 65536)
+        if not part:
+            raise SystemExit("the parent was gone before it had said what to do")
+        line += part
+    return line
+
+
+if __name__ == "__main__":
+    main()
