@@ -8,10 +8,9 @@ and the two parts of that hour come from the single requests. Money is exact: in
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, func, select
+from sqlalchemy import BigInteger, ColumnElement, Table, func, literal_column, select
 
 from ledger.amounts import cost_pico, decimal_text
 from ledger.clock import from_us, to_us
@@ -97,7 +96,8 @@ def bill(
     book = Book(prices=load_prices(read))
     sums: dict[_Group, _Sum] = {}
     for start, end in _segments(book.prices, first, after):
-        for key_id, model, basis, day_us, totals in _usage(read, start, end, "day" in by):
+        for key_id, model, basis, day_us, totals in _usage(read, start, end):
+            # Priced by the day however it is grouped: coarse lines are the sums of fine ones.
             price = price_at(book, model, from_us(start))
             _add(sums, _grouped(by, key_id, model, day_us), basis, price, totals)
     named = names_of(read, "key")
@@ -118,40 +118,38 @@ def _segments(prices: Collection[Price], first: int, after: int) -> Iterator[tup
     yield from pairwise(cuts)
 
 
-Usage = tuple[str, str, str, int | None, Totals]
-"""Key, model, basis, start of the day (null if not asked for), and what was used."""
+Usage = tuple[str, str, str, int, Totals]
+"""Key, model, basis, start of the UTC day, and what was used."""
 
 
-def _usage(read: ReadSession, start: int, end: int, by_day: bool) -> Iterator[Usage]:
+def _usage(read: ReadSession, start: int, end: int) -> Iterator[Usage]:
     """Billed usage accepted in `[start, end)`: whole hours rolled up, parts of hours by request."""
     first_hour = -(-start // HOUR_US) * HOUR_US
     last_hour = end // HOUR_US * HOUR_US
     if first_hour > last_hour:
-        yield from _from_requests(read, start, end, by_day)
+        yield from _from_requests(read, start, end)
         return
     if start < first_hour:
-        yield from _from_requests(read, start, first_hour, by_day)
+        yield from _from_requests(read, start, first_hour)
     if first_hour < last_hour:
-        yield from _from_hours(read, first_hour, last_hour, by_day)
+        yield from _from_hours(read, first_hour, last_hour)
     if last_hour < end:
-        yield from _from_requests(read, last_hour, end, by_day)
+        yield from _from_requests(read, last_hour, end)
 
 
-def _from_hours(read: ReadSession, start: int, end: int, by_day: bool) -> Iterator[Usage]:
+def _from_hours(read: ReadSession, start: int, end: int) -> Iterator[Usage]:
     table = tables.usage_hourly
     sums = [table.c.requests, *(table.c[name] for name in BUCKETS)]
     sums += [table.c[f"{name}_known"] for name in BUCKETS]
-    return _summed(
-        read, table, table.c.hour_us, [func.sum(c) for c in sums], start, end, by_day=by_day
-    )
+    return _summed(read, table, table.c.hour_us, [func.sum(c) for c in sums], start, end)
 
 
-def _from_requests(read: ReadSession, start: int, end: int, by_day: bool) -> Iterator[Usage]:
+def _from_requests(read: ReadSession, start: int, end: int) -> Iterator[Usage]:
     table = tables.requests
     counts = [func.count(), *(func.sum(table.c[name]) for name in BUCKETS)]
     counts += [func.count(table.c[name]) for name in BUCKETS]
     billed = table.c.state != "open"
-    return _summed(read, table, table.c.accepted_us, counts, start, end, billed, by_day=by_day)
+    return _summed(read, table, table.c.accepted_us, counts, start, end, billed)
 
 
 def _summed(
@@ -162,19 +160,17 @@ def _summed(
     start: int,
     end: int,
     *conditions: ColumnElement[bool],
-    by_day: bool,
 ) -> Iterator[Usage]:
-    group: list[ColumnElement[Any]] = [table.c.key_id, table.c.model, table.c.basis]
-    if by_day:
-        group.append(when - when % DAY_US)
+    # A literal: with a parameter Postgres would not see that it groups by what is selected.
+    day_us = when - when % literal_column(str(DAY_US), BigInteger)
+    group = (table.c.key_id, table.c.model, table.c.basis, day_us)
     statement = select(*group, *sums).where(when >= start, when < end, *conditions).group_by(*group)
     for row in read.rows(statement):
-        key_id, model, basis, *rest = row
-        day_us = rest.pop(0) if by_day else None
+        key_id, model, basis, day, *rest = row
         # Postgres sums to a decimal, and to null where every value is null.
         requests, a, b, c, d, e, *known = (int(value or 0) for value in rest)
         ka, kb, kc, kd, ke = known
-        yield key_id, model, basis, day_us, Totals(requests, (a, b, c, d, e), (ka, kb, kc, kd, ke))
+        yield key_id, model, basis, day, Totals(requests, (a, b, c, d, e), (ka, kb, kc, kd, ke))
 
 
 def _add(
@@ -195,9 +191,13 @@ def _add(
 
 
 def _grouped(
-    by: Collection[str], key_id: str, model: str, day_us: int | None
+    by: Collection[str], key_id: str, model: str, day_us: int
 ) -> tuple[str | None, str | None, int | None]:
-    return key_id if "key" in by else None, model if "model" in by else None, day_us
+    return (
+        key_id if "key" in by else None,
+        model if "model" in by else None,
+        day_us if "day" in by else None,
+    )
 
 
 def _line(group: _Group, total: _Sum, named: dict[str, str]) -> BillLine:

@@ -100,7 +100,7 @@ def _take_all(tx: WriteSession, facts: Sequence[Fact]) -> Taken | None:
             with tx.savepoint():
                 tx.execute(
                     insert(tables.events),
-                    [event_params(f.event, bytes(f.event.data).decode()) for f in facts],
+                    [event_params(fact.event, fact.data) for fact in facts],
                 )
         except IntegrityError:
             return None
@@ -187,15 +187,9 @@ class _Careful:
             place = last_place(self._tx)
         rows = []
         for fact in self._taken.new:
-            event = fact.event
-            place += event.topic == REGISTRY
-            rows.append(
-                event_params(
-                    event,
-                    bytes(event.data).decode(),
-                    place if event.topic == REGISTRY else None,
-                )
-            )
+            placed = fact.event.topic == REGISTRY
+            place += placed
+            rows.append(event_params(fact.event, fact.data, place if placed else None))
         if rows:
             self._tx.execute(insert(tables.events), rows)
 

@@ -35,10 +35,11 @@ LOOKUP_MAX = 900
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):
-    """An event with its decoded payload."""
+    """An event with its decoded payload, and its data as the text that is stored."""
 
     event: Event
     payload: Payload
+    data: str
 
 
 class Projection(msgspec.Struct, frozen=True):

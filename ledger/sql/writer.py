@@ -12,15 +12,8 @@ from sqlalchemy import insert, select, update
 
 from ledger.clock import Clock, to_us
 from ledger.errors import EventError, PositionMoved, UnknownEvent
-from ledger.events import (
-    Event,
-    Payload,
-    RequestAbandoned,
-    RequestFinished,
-    TokensDelivered,
-    payload_of,
-)
-from ledger.folds.book import Book, Refused, fold_book
+from ledger.events import Event, Payload, payload_of
+from ledger.folds.book import Book
 from ledger.folds.requests import REQUEST_TYPES
 from ledger.sql import tables
 from ledger.sql.intake import REGISTRY, Aside, Taken, last_place, name_of, take
@@ -32,15 +25,9 @@ from ledger.sql.projections import (
     project_requests,
     project_sources,
 )
-from ledger.sql.rows import EVENT_COLUMNS, event_of
+from ledger.sql.replay import load_book
 from ledger.sql.session import Ledger, ReadSession, WriteSession
 from ledger.sql.upsert import insert_missing
-
-COUNT_MAX = 10**12
-"""The highest count that one event may state: more would be an error, and could overflow a sum."""
-
-SEQUENCE_MAX = 2**53
-"""The highest sequence: the last integer that every JSON reader keeps exactly."""
 
 
 class Poison(msgspec.Struct, frozen=True):
@@ -134,14 +121,15 @@ def sort(events: Iterable[Event]) -> tuple[list[Fact], list[Aside]]:
     for event in events:
         try:
             payload = payload_of(event)
+            fact = Fact(event, payload, bytes(event.data).decode())
         except UnknownEvent:
             raise
-        except EventError as wrong:
+        except (EventError, UnicodeDecodeError) as wrong:
             broken.append(Aside(event, str(wrong)))
             continue
         reason = _fault(event, payload)
         if reason is None:
-            facts.append(Fact(event, payload))
+            facts.append(fact)
         else:
             broken.append(Aside(event, reason))
     return facts, broken
@@ -151,29 +139,10 @@ def _fault(event: Event, payload: Payload) -> str | None:
     """Why an event that decodes can still not count; null if it can."""
     if event.topic != payload.TOPIC:
         return f"{event.type} belongs to the topic {payload.TOPIC}, not {event.topic}"
-    if not 1 <= event.sequence <= SEQUENCE_MAX:
-        return f"a sequence counts from 1 to 2^53, and this one is {event.sequence}"
-    if isinstance(payload, REQUEST_TYPES):
-        if not event.id.startswith(payload.request_id + "/"):
-            # Rebuild and audit find the events of one request side by side by their ids.
-            return f"the id {event.id} does not begin with its request's, {payload.request_id}/"
-        if isinstance(payload, RequestFinished | RequestAbandoned | TokensDelivered):
-            highest = max(_counts(payload))
-            if highest > COUNT_MAX:
-                return f"a count of {highest} is beyond belief; at most {COUNT_MAX} is taken"
-    try:
-        bytes(event.data).decode()
-    except UnicodeDecodeError as wrong:
-        return f"the data is not UTF-8: {wrong}"
+    if isinstance(payload, REQUEST_TYPES) and not event.id.startswith(payload.request_id + "/"):
+        # The audit finds the events of one request side by side by their ids.
+        return f"the id {event.id} does not begin with its request's, {payload.request_id}/"
     return None
-
-
-def _counts(payload: RequestFinished | RequestAbandoned | TokensDelivered) -> Iterable[int]:
-    yield payload.chunks
-    yield from (count for count in payload.usage.counts() if count is not None)
-    if isinstance(payload, RequestFinished):
-        timings = (payload.first_token_us, payload.duration_us, payload.overhead_us)
-        yield from (count for count in (payload.status, *timings) if count is not None)
 
 
 def position(read: ReadSession, log: str) -> int:
@@ -182,23 +151,6 @@ def position(read: ReadSession, log: str) -> int:
         select(tables.positions.c.next_offset).where(tables.positions.c.log == log)
     )
     return found or 0
-
-
-def load_book(read: ReadSession, *, before: int | None = None) -> Book:
-    """The registry folded from the stored events, or only from those before place `before`."""
-    statement = (
-        select(*EVENT_COLUMNS)
-        .where(tables.events.c.place.is_not(None))
-        .order_by(tables.events.c.place)
-    )
-    if before is not None:
-        statement = statement.where(tables.events.c.place < before)
-    book = Book()
-    for row in read.rows(statement):
-        event = event_of(row)
-        folded = fold_book(book, event, payload_of(event))
-        book = book if isinstance(folded, Refused) else folded
-    return book
 
 
 def _move(tx: WriteSession, batch: Batch) -> None:

@@ -67,7 +67,7 @@ def make_requests() -> None:
         sa.Column("basis", ORDERED, nullable=False),
         *[sa.Column(name, sa.BigInteger) for name in BUCKETS],
         sa.Column("outcome", sa.Text),
-        sa.Column("status", sa.Integer),
+        sa.Column("status", sa.BigInteger),
         sa.Column("reason", sa.Text),
         sa.Column("first_token_us", sa.BigInteger),
         sa.Column("duration_us", sa.BigInteger),
