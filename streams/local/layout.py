@@ -1,0 +1,57 @@
+"""Where everything in a data directory is: the one place that joins these paths."""
+
+from pathlib import Path
+from typing import Final
+
+from streams.log import registry
+from streams.log.spool import UNBORN_PREFIX
+
+REGISTRY_LOG_NAME: Final = "registry"
+"""The name of the registry log in the ledger's positions."""
+
+GONE_PREFIX: Final = ".gone-"
+"""A spool that is being deleted: renamed first, so that half a spool is never taken for one."""
+
+
+class Layout:
+    """The paths below one data directory. Nothing is touched, except by `make`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.spools = root / "spool"
+        self.registry = root / "registry"
+        self.registry_log = self.registry / registry.LOG
+        self.ledger = root / "ledger.db"
+        self.runner_lock = root / "runner.lock"
+        self.secrets = root / "secrets"
+        self.exports = root / "exports"
+
+    def make(self) -> None:
+        """Make the directories that every process needs; those that exist stay as they are."""
+        self.spools.mkdir(parents=True, exist_ok=True)
+        self.registry.mkdir(exist_ok=True)
+
+    def spool(self, incarnation: str) -> Path:
+        """The directory of the spool of `incarnation`, which is a UUIDv7 in hex."""
+        return self.spools / incarnation
+
+    def spool_directories(self) -> list[Path]:
+        """The spools that exist, oldest first: incarnations sort by the time of their start."""
+        return self._directories(hidden=False)
+
+    def leftovers(self) -> list[Path]:
+        """Spools whose making or deleting was cut short."""
+        return self._directories(hidden=True)
+
+    def _directories(self, *, hidden: bool) -> list[Path]:
+        try:
+            entries = sorted(self.spools.iterdir())
+        except FileNotFoundError:
+            return []
+        prefixes = (UNBORN_PREFIX, GONE_PREFIX)
+        return [e for e in entries if e.name.startswith(prefixes) == hidden and e.is_dir()]
+
+
+def log_name(spool: Path) -> str:
+    """The name of the log in the directory `spool` in the ledger's positions."""
+    return f"spool/{spool.name}"
