@@ -5,20 +5,20 @@ The folder is made by whoever writes first; nothing here ever prints or logs wha
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 from typing import Final
 
+from ledger.identity import mint_hash_key
+
 FOLDER: Final = "secrets"
 HASH_KEY: Final = "hash-key"
-HASH_KEY_BYTES: Final = 32
 
 
 def hash_key(data: Path) -> bytes:
     """The key for hashing ids that clients send, made at the first start of this directory."""
     path = _folder(data) / HASH_KEY
     if not path.exists():
-        fresh = _written(path, secrets.token_bytes(HASH_KEY_BYTES))
+        fresh = _written(path, mint_hash_key())
         # Of several processes that start at once, the first to link its file decides for all.
         with contextlib.suppress(FileExistsError):
             os.link(fresh, path)
