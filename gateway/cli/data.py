@@ -44,25 +44,29 @@ def for_writing(data: Path) -> Path:
 
 def registry(data: Path) -> Book:
     """Keys and prices as the registry log has them now; no lock is taken, no ledger needed."""
-    from streams.log.registry import LOG, RegistryTail
+    from streams.local.layout import Layout
+    from streams.log.registry import RegistryTail
 
-    tail = RegistryTail(data / "registry" / LOG)
+    tail = RegistryTail(Layout(data).registry_log)
     tail.poll()
     return tail.book
 
 
 def change_registry(data: Path, make: Callable[[Book], Draft]) -> Book:
     """Append what `make` makes of the newest book. Raises `RegistryRefused` with the reason."""
+    from streams.local.layout import Layout
     from streams.log.registry import RegistryLog
 
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "host"
     source = f"/cli/{host}/{mint_id()}"
-    return RegistryLog(data / "registry", source, clock=SystemClock()).append(make)
+    return RegistryLog(Layout(data).registry, source, clock=SystemClock()).append(make)
 
 
 def key_names(data: Path) -> Mapping[str, str]:
     """The names of keys by id. Without a ledger nothing has a name."""
-    path = data / "ledger.db"
+    from streams.local.layout import Layout
+
+    path = Layout(data).ledger
     if not path.exists():
         return {}
     from ledger.sql.names import names_of
@@ -76,8 +80,9 @@ def name_key(data: Path, key_id: str, name: str) -> None:
     """Give a key its name. The ledger is made or migrated if need be."""
     from ledger.sql.names import set_name
     from ledger.sql.session import open_ledger
+    from streams.local.layout import Layout
 
-    with open_ledger(data / "ledger.db") as ledger, ledger.write() as tx:
+    with open_ledger(Layout(data).ledger) as ledger, ledger.write() as tx:
         set_name(tx, "key", key_id, name)
 
 
@@ -85,9 +90,10 @@ def name_key(data: Path, key_id: str, name: str) -> None:
 def current_ledger(data: Path, *, readonly: bool = True) -> Iterator["Ledger"]:
     """The ledger, after everything that dead processes left behind has been taken in."""
     from ledger.sql.session import open_ledger
+    from streams.local.layout import Layout
 
     catch_up(for_reading(data))
-    with open_ledger(data / "ledger.db", readonly=readonly) as ledger:
+    with open_ledger(Layout(data).ledger, readonly=readonly) as ledger:
         yield ledger
 
 

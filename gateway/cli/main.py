@@ -90,12 +90,32 @@ class Verbs(click.Group):
         return code if isinstance(code, int) else 0
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    # Loaded only here: it reads the package's files on disk.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"tollbook {version('tollbook')}")
+    except PackageNotFoundError:
+        click.echo("tollbook, run from its source without being installed")
+    ctx.exit()
+
+
 @click.group(
     cls=Verbs,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="tollbook", message="tollbook %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """The gateway that keeps the books for your own LLM servers.
 

@@ -26,9 +26,10 @@ def command(sql: str, as_csv: bool, as_json: bool, data: Path) -> None:
     and the exported months (exports). Nothing can be changed by it."""
     one_format(as_json, as_csv)
     from ledger.export.query import run_query
+    from streams.local.layout import Layout
 
     with current_ledger(data) as ledger:
-        result = run_query(ledger, data / "exports", sql)
+        result = run_query(ledger, Layout(data).exports, sql)
     if as_json:
         rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
         click.echo(json_text({"columns": result.columns, "rows": rows}))

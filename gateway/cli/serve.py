@@ -1,8 +1,7 @@
 """`tollbook serve`: flags over the configuration file, then the gateway until it is stopped."""
 
-import os
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import click
 import msgspec
@@ -10,10 +9,9 @@ import msgspec
 from gateway.cli.data import for_writing
 from gateway.cli.init import CONFIG_DEFAULT
 from gateway.cli.options import NAMES, data_option
+from gateway.secrets import put_secret
 from gateway.setting_values import check_secret
 from gateway.settings import BackendSettings, Settings, SettingsError, load_settings
-
-SECRETS: Final = "secrets"
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,18 +138,5 @@ def _reference(backend: BackendSettings, key: str, data: Path) -> str:
         return msgspec.structs.replace(backend, key=key).key or key
     except SettingsError:
         # It is no reference, so it is the key itself, whatever it looks like.
-        return f"file:{put_secret(data, backend.id, check_secret(key, '--backend-key')).absolute()}"
-
-
-def put_secret(data: Path, name: str, secret: str) -> Path:
-    """The file in `data` that now holds `secret` and that only this user can read."""
-    folder = data / SECRETS
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    # Written beside and renamed, so that a gateway that starts meanwhile reads a whole key.
-    fresh = folder / f".{name}.{os.getpid()}"
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(secret + "\n")
-    return fresh.replace(folder / name)
+        secret = check_secret(key, "--backend-key").encode()
+        return f"file:{put_secret(data, f'{backend.id}.key', secret).absolute()}"

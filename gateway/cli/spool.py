@@ -1,6 +1,5 @@
 """`tollbook spool`: what is on disk before the ledger has it, record by record. Only reads."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,9 +10,10 @@ from gateway.cli.failure import Stop
 from gateway.cli.options import data_option, json_option
 from gateway.cli.output import Column, Table, json_text, show
 from ledger.events import Event
+from streams.local.layout import Layout
 from streams.log.lock import held
 from streams.log.reader import BadRecord, Chunk, SpoolReader
-from streams.log.spool import ADOPTED, LOCK, UNBORN_PREFIX
+from streams.log.spool import ADOPTED, LOCK
 
 RECORDS_DEFAULT = 100
 
@@ -52,7 +52,7 @@ def command() -> None:
 @json_option
 def list_spools(data: Path, as_json: bool) -> None:
     """List the spools: whose, alive or not, and how much of each the ledger has not taken."""
-    states = [state_of(directory) for directory in directories(for_reading(data))]
+    states = [state_of(directory) for directory in Layout(for_reading(data)).spool_directories()]
     if as_json:
         click.echo(json_text({"spools": states}))
         return
@@ -82,7 +82,7 @@ def show_spool(
     incarnation: str | None, offset: int | None, limit: int, data: Path, as_json: bool
 ) -> int:
     """Show the records of a spool in their order. The first letters of INCARNATION are enough."""
-    directory = choose(list(directories(for_reading(data))), incarnation)
+    directory = choose(Layout(for_reading(data)).spool_directories(), incarnation)
     listing = read_records(SpoolReader(directory), offset, limit)
     if as_json:
         click.echo(
@@ -102,15 +102,6 @@ def show_spool(
     else:
         show(records_table(listing), empty="no record here")
     return 0 if listing.trouble is None else 1
-
-
-def directories(data: Path) -> Iterator[Path]:
-    """The spool directories in `data`, oldest first: their names sort by the time of start."""
-    folder = data / "spool"
-    if folder.is_dir():
-        for path in sorted(folder.iterdir()):
-            if path.is_dir() and not path.name.startswith(UNBORN_PREFIX):
-                yield path
 
 
 def choose(found: list[Path], incarnation: str | None) -> Path:
