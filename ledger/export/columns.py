@@ -1,0 +1,177 @@
+"""The columns that leave the ledger, with their Arrow types: one list for exports and queries.
+
+Token counts are 64-bit integers, money is an exact decimal, instants are UTC in microseconds. A
+float never stands for either; `assert_exact` holds every schema to that.
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from ledger.events import BUCKETS
+
+COUNT = pa.int64()
+TEXT = pa.string()
+FLAG = pa.bool_()
+LIST = pa.list_(pa.string())
+INSTANT = pa.timestamp("us", tz="UTC")
+MONEY = pa.decimal128(38, 12)
+"""A cost is a whole number of 10^-12 of the currency; 26 digits stand before the point."""
+
+Values = Mapping[str, Sequence[Any]]
+"""Column name to one value a row: everything here moves by columns, which is ten times cheaper."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column: its name, its Arrow type, what it means, and where the value comes from.
+
+    `source` is the column of the SQL table; null for a value that is looked up elsewhere.
+    """
+
+    name: str
+    type: Any
+    meaning: str
+    source: str | None = None
+
+
+def _same(name: str, kind: Any, meaning: str) -> Column:
+    return Column(name, kind, meaning, name)
+
+
+def _buckets(meaning: str) -> tuple[Column, ...]:
+    return tuple(_same(name, COUNT, f"{name}: {meaning}") for name in BUCKETS)
+
+
+KEY_NAME = Column("key", TEXT, "the key's name; null once it was erased")
+ENDED_EVENT = Column("ended_event", TEXT, "the event that ended it, as source:sequence")
+
+REQUEST_COLUMNS = (
+    _same("request_id", TEXT, "the id in the x-request-id header"),
+    _same("state", TEXT, "open, finished, or abandoned by a gateway that died"),
+    _same("source", TEXT, "the gateway that accepted it"),
+    _same("key_id", TEXT, "the API key it came with"),
+    _same("model", TEXT, "the model that was asked for"),
+    _same("endpoint", TEXT, "which endpoint was called"),
+    _same("stream", FLAG, "whether the answer was streamed"),
+    Column("accepted_at", INSTANT, "when it was accepted: its date on a bill", "accepted_us"),
+    _same("backend_id", TEXT, "the backend of the last attempt"),
+    _same("attempts", COUNT, "backends tried"),
+    _same("chunks", COUNT, "chunks with content that went to the client"),
+    _same("basis", TEXT, "how the counts were obtained"),
+    *_buckets("tokens; null is unknown"),
+    _same("outcome", TEXT, "how it ended"),
+    _same("status", COUNT, "HTTP status of the answer"),
+    _same("reason", TEXT, "why it ended so, where there is more to say"),
+    _same("first_token_us", COUNT, "microseconds to the first chunk"),
+    _same("duration_us", COUNT, "microseconds to its end"),
+    _same("overhead_us", COUNT, "microseconds of that in the gateway itself"),
+    _same("client_request", TEXT, "keyed hash of the id that the client gave"),
+)
+
+HOURLY_COLUMNS = (
+    Column("hour", INSTANT, "start of the UTC hour of acceptance", "hour_us"),
+    _same("key_id", TEXT, "API key"),
+    _same("model", TEXT, "model"),
+    _same("basis", TEXT, "how the counts were obtained"),
+    _same("requests", COUNT, "requests with an end"),
+    *_buckets("sum of tokens over the rows that knew it"),
+    *(_same(f"{name}_known", COUNT, f"rows that knew {name}") for name in BUCKETS),
+)
+
+EVENT_COLUMNS = (
+    _same("source", TEXT, "who wrote it: a name and an incarnation"),
+    _same("topic", TEXT, "which of the source's logs"),
+    _same("sequence", COUNT, "its number in that log, from 1"),
+    _same("id", TEXT, "names the fact"),
+    _same("type", TEXT, "what happened, and the version of the wording"),
+    _same("subject", TEXT, "whom it is about"),
+    Column("time", INSTANT, "when it happened", "time_us"),
+    Column("recorded", INSTANT, "when the log took it", "recorded_us"),
+    _same("data", TEXT, "the payload as JSON; data->>'$.model' reads a field"),
+)
+
+KEY_COLUMNS = (
+    _same("key_id", TEXT, "API key"),
+    _same("version", COUNT, "how often it was written"),
+    Column("issued_at", INSTANT, "when it was made", "issued_us"),
+    Column("revoked_at", INSTANT, "when it was revoked; null: it works", "revoked_us"),
+    _same("models", TEXT, "models it may call, a JSON list; null: every model"),
+)
+
+PRICE_COLUMNS = (
+    _same("price_id", TEXT, "price"),
+    _same("model", TEXT, "model; * for every model without a price of its own"),
+    _same("version", COUNT, "number within the model's prices"),
+    _same("currency", TEXT, "currency"),
+    Column("effective_from", INSTANT, "from when on it holds", "effective_us"),
+    *(
+        Column(
+            name, MONEY, f"price of a million tokens of {name}; null: none", f"{name}_per_million"
+        )
+        for name in BUCKETS
+    ),
+)
+
+SOURCE_COLUMNS = (
+    _same("source", TEXT, "a gateway, runner or command, and its incarnation"),
+    Column("first_at", INSTANT, "its first event", "first_us"),
+    Column("last_mark_at", INSTANT, "its last sign of life", "last_mark_us"),
+    Column("closed_at", INSTANT, "when it was closed; null: at work", "closed_us"),
+    _same("closed_by", TEXT, "itself, or who adopted its spool"),
+)
+
+NAME_COLUMNS = (
+    _same("kind", TEXT, "what is named"),
+    _same("id", TEXT, "its id"),
+    _same("name", TEXT, "its name; may be erased"),
+)
+
+BILL_COLUMNS = (
+    Column("day", pa.date32(), "UTC day of acceptance"),
+    Column("key_id", TEXT, "API key"),
+    Column("model", TEXT, "model"),
+    Column("basis", TEXT, "how the counts were obtained"),
+    Column("requests", COUNT, "requests with an end"),
+    *(Column(name, COUNT, f"{name}: tokens; null is unknown") for name in BUCKETS),
+    Column("cost", MONEY, "exact cost; null if a bucket with tokens has no price"),
+    Column("currency", TEXT, "currency of the cost"),
+    Column("unpriced", LIST, "buckets with tokens and without a price"),
+)
+
+EXPORT_COLUMNS = (
+    Column("month", TEXT, "month of the export"),
+    Column("file", TEXT, "file name"),
+    Column("rows", COUNT, "rows in it"),
+    Column("bytes", COUNT, "its size"),
+    Column("sha256", TEXT, "its hash"),
+)
+
+
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
+    """The Arrow schema of `columns`."""
+    return pa.schema([pa.field(column.name, column.type) for column in columns])
+
+
+def assert_exact(schema: pa.Schema) -> None:
+    """A float column in what leaves the ledger is a fault of the program."""
+    for field in schema:
+        assert not pa.types.is_floating(field.type), (
+            f"{field.name} is {field.type}; tokens and money are integers or exact decimals"
+        )
+
+
+def batch_of(columns: Sequence[Column], values: Values) -> pa.RecordBatch:
+    """`values` as one Arrow batch. Money may come as exact decimal text."""
+    schema = schema_of(columns)
+    assert_exact(schema)
+    arrays = [_array(column, values[column.name]) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(column: Column, values: Sequence[Any]) -> pa.Array:
+    if column.type == MONEY:
+        values = [None if value is None else Decimal(value) for value in values]
+    return pa.array(values, type=column.type)

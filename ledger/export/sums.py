@@ -1,0 +1,117 @@
+"""What a month adds up to, by the ledger itself: by its roll-up, or by its single requests.
+
+Needs neither DuckDB nor pyarrow, so that the audit can hold an export against it everywhere.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ledger.events import BUCKETS
+from ledger.sql import tables
+from ledger.sql.session import ReadSession
+
+BATCH_ROWS = 5000
+"""Rows read at a time. It also bounds the ids in one `IN (…)`: SQLite takes 32,766 parameters."""
+
+ENDED = ("finished", "abandoned")
+"""States of a request with an end; also the last part of the id of the event that ended it."""
+
+Span = tuple[int, int]
+"""First and first-after instant in microseconds since 1970."""
+
+EventName = tuple[str, int]
+"""Source and sequence of an event."""
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """Requests with an end, and per bucket the sum of tokens and the rows that knew the bucket."""
+
+    requests: int
+    tokens: dict[str, int]
+    known: dict[str, int]
+
+
+def by_roll_up(read: ReadSession, span: Span) -> Sums:
+    """The sums of a span of whole hours by the hourly roll-up."""
+    hourly = tables.usage_hourly
+    names = ["requests", *BUCKETS, *(f"{name}_known" for name in BUCKETS)]
+    totals = dict.fromkeys(names, 0)
+    statement = (
+        hourly.select()
+        .with_only_columns(*(hourly.c[name] for name in names))
+        .where(hourly.c.hour_us >= span[0], hourly.c.hour_us < span[1])
+    )
+    for part in read.stream(statement, size=BATCH_ROWS):
+        for name, cells in zip(names, zip(*part, strict=True), strict=True):
+            totals[name] += sum(cells)
+    return Sums(
+        requests=totals["requests"],
+        tokens={name: totals[name] for name in BUCKETS},
+        known={name: totals[f"{name}_known"] for name in BUCKETS},
+    )
+
+
+def by_request(read: ReadSession, span: Span, position: Mapping[str, int]) -> tuple[Sums, int]:
+    """The sums of all requests of the span that ended at or before `position`, and how many of
+    them ended after it. `position` maps a source to its last sequence."""
+    requests = newer = 0
+    tokens, known = dict.fromkeys(BUCKETS, 0), dict.fromkeys(BUCKETS, 0)
+    for columns, ends in ended_requests(read, span, ("request_id", "state", *BUCKETS)):
+        within = [end is None or end[1] <= position.get(end[0], 0) for end in ends]
+        requests += sum(within)
+        newer += len(within) - sum(within)
+        for name in BUCKETS:
+            counts = [n for n, counts in zip(columns[name], within, strict=True) if counts]
+            known[name] += sum(1 for n in counts if n is not None)
+            tokens[name] += sum(n for n in counts if n is not None)
+    return Sums(requests, tokens, known), newer
+
+
+def ended_requests(
+    read: ReadSession, span: Span, names: Sequence[str]
+) -> Iterator[tuple[Mapping[str, Sequence[Any]], list[EventName | None]]]:
+    """The columns `names` (two of them `request_id` and `state`) of the requests of the span that
+    have an end, by acceptance, in runs; beside each run the names of the events that ended them,
+    null where the ledger does not hold that event."""
+    again = _repeated(read)
+    requests = tables.requests
+    statement = (
+        requests.select()
+        .with_only_columns(*(requests.c[name] for name in names))
+        .where(requests.c.accepted_us >= span[0], requests.c.accepted_us < span[1])
+        .where(requests.c.state.in_(ENDED))
+        .order_by(requests.c.accepted_us, requests.c.request_id)
+    )
+    for part in read.stream(statement, size=BATCH_ROWS):
+        columns = dict(zip(names, zip(*part, strict=True), strict=True))
+        pairs = zip(columns["request_id"], columns["state"], strict=True)
+        yield columns, _ends(read, [f"{request}/{state}" for request, state in pairs], again)
+
+
+def _ends(
+    read: ReadSession, ids: Sequence[str], again: Mapping[str, EventName]
+) -> list[EventName | None]:
+    events = tables.events
+    statement = (
+        events.select()
+        .with_only_columns(events.c.id, events.c.source, events.c.sequence)
+        .where(events.c.id.in_(ids))
+    )
+    # Which of two equal facts came first must not show in a file: the smaller name stands.
+    found = {
+        event_id: min((source, sequence), again.get(event_id, (source, sequence)))
+        for event_id, source, sequence in read.rows(statement)
+    }
+    return [found.get(event_id) for event_id in ids]
+
+
+def _repeated(read: ReadSession) -> dict[str, EventName]:
+    """Event id to the smallest name under which the fact came again. Repetitions are few."""
+    duplicates = tables.duplicates
+    found: dict[str, EventName] = {}
+    for row in read.rows(duplicates.select().where(duplicates.c.topic == "requests")):
+        name = (row.source, row.sequence)
+        found[row.id] = min(name, found.get(row.id, name))
+    return found
