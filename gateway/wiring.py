@@ -6,6 +6,7 @@ only watches them. Either way it keeps the data directory's runner alive.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -37,6 +38,9 @@ ENDING_SECONDS_MAX = 10.0
 """Beyond a worker's grace: closing its spool and its connections."""
 
 BACKLOG = 2048
+
+GC_OBJECTS = 20_000
+"""New objects between two collections of the youngest generation; Python's own default is 700."""
 
 
 def serve(settings: Settings, data: Path) -> int:
@@ -120,6 +124,7 @@ async def _serve_here(settings: Settings, data: Path, door: socket.socket) -> No
     clock = SystemClock()
     runner = runner_child(settings, data, clock)
     service = make_service(settings, data, clock, [runner])
+    tune_garbage_collection()
     runner.start()
 
     def ready(service: Service) -> None:
@@ -162,6 +167,7 @@ async def _serve_by_workers(settings: Settings, data: Path, door: socket.socket)
 async def serve_as_worker(settings: Settings, data: Path, door: socket.socket) -> None:
     """One of several serving processes: ends at SIGTERM, or when its parent is gone."""
     service = make_service(settings, data, SystemClock())
+    tune_garbage_collection()
     loop = asyncio.get_running_loop()
 
     def parent_may_be_gone() -> None:
@@ -173,6 +179,16 @@ async def serve_as_worker(settings: Settings, data: Path, door: socket.socket) -
     os.set_blocking(sys.stdin.fileno(), False)
     loop.add_reader(sys.stdin.fileno(), parent_may_be_gone)
     await service.run(door, lambda _: None)
+
+
+def tune_garbage_collection() -> None:
+    """Collect seldom. A request leaves few cycles behind, and looking for them cost 6 % of the CPU.
+
+    What exists now lives as long as the process and need never be looked at again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_OBJECTS, 20, 50)
 
 
 def _no_door(settings: Settings, refused: OSError) -> str:

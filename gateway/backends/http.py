@@ -74,12 +74,12 @@ class HttpClient:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept", "Content-Type"),
         )
 
     async def open(
         self, target: Target, path: str, body: bytes, headers: Mapping[str, str]
     ) -> HttpAnswer:
+        # Usage is read from the body, so it must not come compressed.
         sent = {**headers, "accept-encoding": "identity"}
         if target.authorization is not None:
             sent["authorization"] = target.authorization

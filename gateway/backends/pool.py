@@ -80,21 +80,21 @@ class Backend:
 
 
 class Pool:
-    """All backends, kept up to date by one task for each."""
+    """All backends, kept up to date by one task for each.
+
+    `any_model` is true if some backend takes any model name.
+    """
 
     def __init__(self, backends: Sequence[Backend], client: Client) -> None:
         self.backends = {backend.backend_id: backend for backend in backends}
         self._client = client
+        self._served: frozenset[str] = frozenset()
+        self.any_model = any(backend.models is None for backend in backends)
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def any_model(self) -> bool:
-        """True if some backend takes any model name."""
-        return any(backend.models is None for backend in self.backends.values())
-
-    def served(self) -> set[str]:
+    def served(self) -> frozenset[str]:
         """Every model name that some backend is known to serve."""
-        return {name for backend in self.backends.values() for name in backend.models or ()}
+        return self._served
 
     def views(self) -> list[BackendView]:
         """One view of each backend, for `choose`."""
@@ -127,3 +127,6 @@ class Pool:
             backend.failed(str(failed))
         else:
             backend.learn(status, body)
+        self._served = frozenset(
+            name for each in self.backends.values() for name in each.models or ()
+        )

@@ -3,9 +3,9 @@
 Plain ASGI, because Starlette's request and response objects cost more than all of the metering.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable
+from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
@@ -14,6 +14,7 @@ from gateway.admission import require_admission
 from gateway.backends.pool import Pool
 from gateway.call import Call, Endpoint
 from gateway.errors import ApiError, TooLarge
+from gateway.http.hang_up import HangUpWatch, Watched
 from gateway.http.reply import AsgiReply, Headers
 from gateway.relay import Relay
 from gateway.stats import Stats
@@ -23,10 +24,7 @@ from ledger.folds.book import Book
 from ledger.identity import mint_id
 from streams.log.port import Journal
 
-HANG_UP_WATCH_SECONDS = 0.01
-"""Most plain answers of a fast backend are done by then and need no task to watch for a hang-up."""
-
-_PASSED_ON = frozenset((b"accept", b"traceparent", b"tracestate"))
+_PASSED_ON = frozenset((b"traceparent", b"tracestate"))
 """A client's headers that a backend gets to see. All others end here, the user's key first."""
 
 CLIENT_ID_BYTES_MAX = 256
@@ -56,6 +54,7 @@ class Desk:
         self.book = book
         self.hash_key = hash_key
         self.body_bytes_max = body_bytes_max
+        self.hang_ups = HangUpWatch()
         self.draining = False
 
     def hashed(self, client_id: bytes) -> str:
@@ -80,8 +79,7 @@ class Door:
             client_id = client_id[:CLIENT_ID_BYTES_MAX]
         reply = AsgiReply(send, request_id, client_id)
         key_id, model, call = None, None, None
-        watch: asyncio.TimerHandle | None = None
-        watcher: list[asyncio.Task[None]] = []
+        watched: Watched | None = None
         try:
             secret = bearer_of(heads.get(b"authorization"))
             key = key_of(desk.book(), hash_of(secret))
@@ -93,9 +91,7 @@ class Door:
             require_model(key, model, pool.served(), any_model=pool.any_model)
             require_admission(draining=desk.draining, spool_has_room=desk.journal.room())
             call = Call(request_id, key_id, self._endpoint, wish, started)
-            watch = asyncio.get_running_loop().call_later(
-                HANG_UP_WATCH_SECONDS, _watch, receive, desk.relay, call, watcher
-            )
+            watched = desk.hang_ups.add(receive, partial(desk.relay.client_gone, call))
             passed = {
                 name.decode(): heads[name].decode("latin-1") for name in _PASSED_ON & heads.keys()
             }
@@ -110,10 +106,8 @@ class Door:
         except ClientGoneError:
             return
         finally:
-            if watch is not None:
-                watch.cancel()
-            for task in watcher:
-                task.cancel()
+            if watched is not None:
+                watched.end()
 
     def _refused(
         self,
@@ -179,13 +173,3 @@ def _too_large(size: int, limit: int) -> str:
         f"The request body has {size} bytes or more and the limit is {limit}. Send less, or ask "
         "whoever runs this gateway to raise gateway.body_bytes_max."
     )
-
-
-def _watch(receive: Receive, relay: Relay, call: Call, watcher: list[asyncio.Task[None]]) -> None:
-    watcher.append(asyncio.create_task(_until_gone(receive, relay, call)))
-
-
-async def _until_gone(receive: Receive, relay: Relay, call: Call) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    relay.client_gone(call)

@@ -57,6 +57,7 @@ def make_server(app: ASGIApp, *, grace_seconds: float, on_stop: Callable[[], Non
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, round(grace_seconds)),
     )
