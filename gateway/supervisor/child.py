@@ -8,7 +8,6 @@ the parent, which then stops them in order.
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 from collections.abc import Sequence
 
@@ -42,7 +41,7 @@ class Child:
         self._first_line = first_line
         self._pass_fds = tuple(pass_fds)
         self._process: asyncio.subprocess.Process | None = None
-        self._stopping = False
+        self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -56,7 +55,7 @@ class Child:
 
     async def stop(self, seconds: float) -> None:
         """SIGTERM, then SIGKILL after `seconds`. Returns when it is gone."""
-        self._stopping = True
+        self._stop.set()
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -69,22 +68,25 @@ class Child:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
         if self._task is not None:
-            if process is None:
-                self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task
 
     async def _keep(self) -> None:
         pause = RESTART_SECONDS_MIN
-        while not self._stopping:
+        while not self._stop.is_set():
             began = self._clock.monotonic()
-            code = await self._run()
-            if self._stopping:
+            try:
+                ended = _ending(await self._run())
+            except OSError as wrong:
+                ended = f"it could not be started: {wrong}"
+            if self._stop.is_set():
                 return
             if self._clock.monotonic() - began > STEADY_SECONDS:
                 pause = RESTART_SECONDS_MIN
             self.restarts += 1
-            log.error("%s ended (%s); it is started again", self.name, _ending(code))
-            await asyncio.sleep(pause)
+            log.error("%s ended (%s); it is started again", self.name, ended)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stop.wait()
             pause = min(pause * 2, RESTART_SECONDS_MAX)
 
     async def _run(self) -> int:
@@ -94,7 +96,7 @@ class Child:
             pass_fds=self._pass_fds,
             start_new_session=True,
         )
-        if self._stopping:
+        if self._stop.is_set():
             process.terminate()
         if self._first_line:
             assert process.stdin is not None, "it was made with a pipe"
@@ -104,9 +106,3 @@ class Child:
 
 def _ending(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-
-
-def wait_for_parent(descriptor: int) -> None:
-    """Block until the parent, which holds the other end of the pipe `descriptor`, is gone."""
-    while os.read(descriptor, 1024):
-        pass
