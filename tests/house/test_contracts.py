@@ -60,6 +60,7 @@ PLANTED: dict[str, dict[str, str]] = {
     "home-of-duckdb": {"gateway/cli/query.py": "def f():\n    import duckdb"},
     "home-of-metrics": {"gateway/stats.py": "import prometheus_client"},
     "home-of-the-command-line": {"streams/log/registry.py": "import click"},
+    "home-of-the-demo": {"gateway/relay.py": "import openai"},
     "home-of-chance": {"gateway/backends/pool.py": "import random"},
     "no-cycles": {"ledger/folds/requests.py": "import ledger.folds.usage"},
 }

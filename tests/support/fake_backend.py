@@ -81,6 +81,7 @@ class FakeBackend:
         self.counts = Counts()
         self.number = 0
         self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
     @property
@@ -176,6 +177,8 @@ class Connection(asyncio.Protocol):
         request = take_request(self.buffer)
         if request is not None:
             self.task = asyncio.get_running_loop().create_task(self._answer(request))
+            self.backend.tasks.add(self.task)
+            self.task.add_done_callback(self.backend.tasks.discard)
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -426,9 +429,8 @@ async def fake_backend(
         yield backend
     finally:
         server.close()
-        tasks = [c.task for c in backend.connections if c.task is not None]
         backend.break_connections()
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*backend.tasks)
         await server.wait_closed()
 
 
