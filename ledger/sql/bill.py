@@ -72,7 +72,8 @@ class _Sum(msgspec.Struct):
 def month_range(month: str) -> tuple[datetime, datetime]:
     """The first instant of a UTC month, `2026-11`, and that of the next. Raises `BadQuery`."""
     year, dash, number = month.partition("-")
-    right = dash and len(year) == 4 and len(number) == 2 and (year + number).isdecimal()
+    right = dash and len(year) == 4 and len(number) == 2
+    right = right and month.isascii() and (year + number).isdecimal()
     if not right or not 1 <= int(number) <= 12 or not 1970 <= int(year) < 9999:
         raise BadQuery(f"{month!r} is not a month; write year and month, such as 2026-11")
     first = datetime(int(year), int(number), 1, tzinfo=UTC)

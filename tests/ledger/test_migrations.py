@@ -1,0 +1,214 @@
+"""Migrations and opening: one schema, made once by however many come at once; words otherwise."""
+
+import ast
+import multiprocessing
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import insert, inspect, select, text
+
+import migrations
+from ledger.errors import LedgerUnavailable
+from ledger.sql import migrate, session, tables
+from ledger.sql.session import Ledger, ledger_url, open_ledger
+
+SOURCE_OF_MIGRATIONS = Path(migrations.__file__).parent
+
+
+def read_version(path: Path) -> str:
+    with open_ledger(path) as ledger, ledger.read() as read:
+        return str(migrate.schema_of(read))
+
+
+def set_version(path: Path, version: str) -> None:
+    with open_ledger(path) as ledger, ledger.write() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": version})
+
+
+def test_the_migrations_make_exactly_the_tables(ledger: Ledger) -> None:
+    with ledger.write() as tx:
+        context = MigrationContext.configure(tx.connection)
+        assert compare_metadata(context, tables.metadata) == []
+
+
+def test_the_head_is_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(SOURCE_OF_MIGRATIONS))
+    script = ScriptDirectory.from_config(config)
+    oldest_first = [revision.revision for revision in script.walk_revisions()][::-1]
+    assert script.get_heads() == [migrate.HEAD]
+    assert tuple(oldest_first) == migrate.KNOWN
+
+
+def test_versions_are_frozen_in_time() -> None:
+    """A migration that imports ours would mean something else after the next change."""
+    for path in (SOURCE_OF_MIGRATIONS / "versions").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] in ("ledger", "streams", "gateway") for name in names)
+
+
+def test_down_to_nothing_and_up_again(ledger: Ledger) -> None:
+    with ledger.write() as tx:
+        migrate.downgrade(tx.connection, "base")
+        assert inspect(tx.connection).get_table_names() == ["alembic_version"]
+    with ledger.write() as tx:
+        migrate.upgrade(tx.connection, "head")
+        assert set(inspect(tx.connection).get_table_names()) == {
+            "alembic_version",
+            *tables.metadata.tables,
+        }
+
+
+def test_a_migration_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(connection: object, revision: str) -> None:
+        upgrade(connection, revision)  # type: ignore[arg-type]
+        raise LedgerUnavailable("the disk is full")
+
+    upgrade = migrate.upgrade
+    monkeypatch.setattr(migrate, "upgrade", half)
+    with pytest.raises(LedgerUnavailable):
+        open_ledger(tmp_path / "ledger.db")
+    monkeypatch.undo()
+    with sqlite3.connect(tmp_path / "ledger.db") as plain:
+        assert plain.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    plain.close()
+    assert read_version(tmp_path / "ledger.db") == migrate.HEAD
+
+
+def test_many_processes_make_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        found = pool.map(read_version, [path] * 8)
+        pool.close()
+        pool.join()
+    assert set(found) == {migrate.HEAD}
+
+
+def test_opening_again_needs_no_alembic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.db"
+    open_ledger(path).close()
+    monkeypatch.setattr(migrate, "upgrade", None)
+    assert read_version(path) == migrate.HEAD
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_newer_schema_is_left_alone(tmp_path: Path, readonly: bool) -> None:
+    path = tmp_path / "ledger.db"
+    set_version(path, "20991231_from_the_future")
+    before = path.read_bytes()
+    with pytest.raises(LedgerUnavailable, match=r"newer version of Tollbook.*upgrade Tollbook"):
+        open_ledger(path, readonly=readonly)
+    assert path.read_bytes() == before
+
+
+def test_an_older_schema_is_named_when_it_may_not_be_changed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    sqlite3.connect(path).close()
+    with pytest.raises(LedgerUnavailable, match=r"older version.*none yet.*start the gateway"):
+        open_ledger(path, readonly=True)
+    with pytest.raises(LedgerUnavailable, match="older version"):
+        open_ledger(path, migrate=False)
+
+
+def test_reading_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnavailable, match="there is no ledger at"):
+        open_ledger(tmp_path / "ledger.db", readonly=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    open_ledger(path).close()
+    with open_ledger(path, readonly=True) as ledger:
+        with pytest.raises(AssertionError), ledger.write():
+            pass
+        with (
+            pytest.raises(LedgerUnavailable, match="may not be written"),
+            ledger.read() as read,
+        ):
+            read.rows(insert(tables.meta), {"key": "k", "value": "v"})
+
+
+def test_a_url_names_its_driver(tmp_path: Path) -> None:
+    url = ledger_url(tmp_path / "ledger.db")
+    assert url.startswith("sqlite+pysqlite:////")
+    with open_ledger(url) as ledger:
+        assert ledger.where == str(tmp_path / "ledger.db")
+    with pytest.raises(LedgerUnavailable, match="not supported") as refused:
+        open_ledger("mysql+pymysql://me:secret@host/db")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("bad", [b"not a database " * 100, b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_file_that_is_no_ledger_is_named(tmp_path: Path, bad: bytes) -> None:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(bad)
+    with pytest.raises(LedgerUnavailable, match=r"ledger\.db"):
+        open_ledger(path)
+    assert path.read_bytes() == bad
+
+
+def test_a_locked_ledger_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "BUSY_SECONDS_MAX", 0.1)
+    path = tmp_path / "ledger.db"
+    with open_ledger(path) as one, open_ledger(path) as other, one.write():
+        with pytest.raises(LedgerUnavailable, match="written by another process"), other.write():
+            pass
+        with other.read() as read:  # readers do not wait
+            assert read.rows(select(tables.meta)) == []
+
+
+def test_a_full_disk_is_told_in_words_and_loses_nothing(tmp_path: Path) -> None:
+    with open_ledger(tmp_path / "ledger.db") as ledger:
+        with ledger.write() as tx:
+            tx.execute(insert(tables.meta), {"key": "old", "value": "kept"})
+        with (
+            pytest.raises(LedgerUnavailable, match="its disk is full; free some space"),
+            ledger.write() as tx,
+        ):
+            pages = tx.value(text("PRAGMA page_count"))
+            tx.value(text(f"PRAGMA max_page_count = {pages}"))
+            tx.execute(insert(tables.meta), {"key": "big", "value": "x" * 100_000})
+        with ledger.read() as read:
+            assert [row.key for row in read.rows(select(tables.meta))] == ["old"]
+
+
+def test_a_writer_that_began_after_a_reader_does_not_deadlock(tmp_path: Path) -> None:
+    """Two writers at once: the second waits for the first, and neither fails."""
+    with open_ledger(tmp_path / "ledger.db") as ledger:
+
+        def write(name: str) -> None:
+            for n in range(20):
+                with ledger.write() as tx:
+                    tx.value(select(tables.meta.c.key).limit(1))
+                    tx.execute(insert(tables.meta), {"key": f"{name}{n}", "value": ""})
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with ledger.read() as read:
+            assert len(read.rows(select(tables.meta))) == 40
+
+
+@pytest.mark.parametrize(("durability", "level"), [("process", 1), ("power", 2)])
+def test_durability_sets_what_a_commit_waits_for(
+    tmp_path: Path, durability: session.Durability, level: int
+) -> None:
+    with (
+        open_ledger(tmp_path / "ledger.db", durability=durability) as ledger,
+        ledger.read() as read,
+    ):
+        assert read.value(text("PRAGMA synchronous")) == level
+        assert read.value(text("PRAGMA journal_mode")) == "wal"
