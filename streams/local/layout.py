@@ -1,5 +1,6 @@
 """Where everything in a data directory is: the one place that joins these paths."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -44,12 +45,17 @@ class Layout:
         return self._directories(hidden=True)
 
     def _directories(self, *, hidden: bool) -> list[Path]:
+        prefixes = (UNBORN_PREFIX, GONE_PREFIX)
         try:
-            entries = sorted(self.spools.iterdir())
+            with os.scandir(self.spools) as entries:
+                names = [
+                    entry.name
+                    for entry in entries
+                    if entry.name.startswith(prefixes) == hidden and entry.is_dir()
+                ]
         except FileNotFoundError:
             return []
-        prefixes = (UNBORN_PREFIX, GONE_PREFIX)
-        return [e for e in entries if e.name.startswith(prefixes) == hidden and e.is_dir()]
+        return [self.spools / name for name in sorted(names)]
 
 
 def log_name(spool: Path) -> str:

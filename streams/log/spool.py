@@ -157,8 +157,18 @@ class SpoolWriter:
 
     async def durable(self) -> None:
         """Wait until all appended bytes survive what the durability names. See `Journal`."""
-        if self._sync is not None:
+        if self._sync is None:
+            return
+        try:
             await self._sync.wait(self._end)
+        except SpoolFailed:
+            self._failed = self._failed or self._sync.failed
+            raise
+
+    def sync(self) -> None:
+        """What `durable` does, blocking: for writers without an event loop."""
+        if self._sync is not None:
+            self._sync.sync_now()
 
     def room(self) -> bool:
         """True while a new request may be accepted: below the limit, and the reserve is whole."""

@@ -57,6 +57,17 @@ class GroupSync:
             os.close(fd)
         self._synced = reached
 
+    def sync_now(self) -> None:
+        """Sync all that is written, at once. Blocks. Raises `SpoolFailed`."""
+        try:
+            for fd in self._fds:
+                os.fsync(fd)
+            sync_directory(self.directory)
+        except OSError as wrong:
+            self.failed = f"fsync in {self.directory} failed: {wrong.strerror}"
+            raise SpoolFailed(self.failed) from wrong
+        self._synced = max(self._synced, self._end())
+
     def close(self) -> None:
         """Sync and close every descriptor. Blocks; for the orderly end only."""
         for fd in self._fds:

@@ -1,0 +1,120 @@
+"""What a spool leaves open when its writer dies, and the facts that close it. Pure.
+
+Everything here follows from the records of that one spool and nothing else, so that adopting it
+again, by whoever and after whatever crash, states the same facts under the same ids: the ledger
+then sees a repetition and not a second truth.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+
+from ledger.events import (
+    Draft,
+    Event,
+    Payload,
+    RequestAbandoned,
+    RequestAccepted,
+    RequestAttempted,
+    RequestFinished,
+    SourceClosed,
+    TokensDelivered,
+)
+from ledger.folds.requests import RequestRow, fold_request
+
+
+class OpenRequest(msgspec.Struct, frozen=True):
+    """An accepted request without an end: what is known of it, and when it was last heard of.
+
+    `offset` is at or before its acceptance, in the same segment of the spool.
+    """
+
+    row: RequestRow
+    last_time: datetime
+    offset: int
+
+
+class SpoolLife:
+    """What one spool's records say so far. Records are taken in order, from the first that exists.
+
+    Taking a run of records again changes nothing, if all that came after them is taken again too.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[str, OpenRequest] = {}
+        self.last: dict[str, int] = {}
+        self.last_time: datetime | None = None
+        self.source: str | None = None
+        self.closed_itself = False
+
+    def take(self, event: Event, payload: Payload, offset: int) -> None:
+        """Go on by one record that was read from the log at or after `offset`."""
+        self.source = event.source
+        self.last[event.topic] = event.sequence
+        self.last_time = event.time
+        match payload:
+            case RequestAccepted():
+                self._hold(payload.request_id, None, event, payload, offset)
+            case RequestAttempted() | TokensDelivered():
+                known = self.open.get(payload.request_id)
+                if known is not None:
+                    self._hold(payload.request_id, known.row, event, payload, known.offset)
+            case RequestFinished():
+                self.open.pop(payload.request_id, None)
+            case SourceClosed():
+                self.closed_itself |= payload.closed_source == event.source
+            case _:
+                # Rejections open nothing; marks, and what an adopter wrote for others, end nothing
+                # of this source.
+                return
+
+    def oldest_open(self) -> int | None:
+        """The lowest offset that is needed to close what is open; null if nothing is."""
+        return min((request.offset for request in self.open.values()), default=None)
+
+    def _hold(
+        self, request_id: str, row: RequestRow | None, event: Event, payload: Payload, offset: int
+    ) -> None:
+        row = fold_request(row, event, payload)
+        self.open[request_id] = OpenRequest(row, event.time, offset)
+
+
+def abandoned(source: str, requests: Iterable[OpenRequest]) -> list[Draft]:
+    """One `request.abandoned` for each of `requests` of the dead `source`, dated by its last event.
+
+    A request of which nothing but running totals is known (its acceptance is lost) has no key to
+    bill and is left out.
+    """
+    drafts = []
+    for request in requests:
+        row = request.row
+        if row.key_id is None or row.model is None or row.endpoint is None:
+            continue
+        if row.stream is None or row.accepted_at is None:
+            continue
+        payload = RequestAbandoned(
+            request_id=row.request_id,
+            key_id=row.key_id,
+            model=row.model,
+            endpoint=row.endpoint,
+            stream=row.stream,
+            accepted_at=row.accepted_at,
+            abandoned_source=source,
+            basis=row.basis,
+            usage=row.usage,
+            backend_id=row.backend_id,
+            attempts=row.attempts,
+            chunks=row.chunks,
+        )
+        drafts.append(Draft(f"{row.request_id}/abandoned", row.key_id, request.last_time, payload))
+    return drafts
+
+
+def closed(source: str, last: Mapping[str, int], time: datetime, by: str) -> Draft:
+    """The `source.closed` of `source`. `time` is its last event's; `by` is `itself` or the adopter.
+
+    `last` is the last sequence of each topic before this event.
+    """
+    payload = SourceClosed(closed_source=source, last=dict(last), by=by)
+    return Draft(f"{source}/closed", source, time, payload)

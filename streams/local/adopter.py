@@ -1,0 +1,110 @@
+"""Closes the spool of a process that died: the acting part of `streams.adoption`.
+
+The order is what makes it safe to die anywhere in between: the facts go into the adopter's own
+spool first, and only then is the dead spool marked as adopted. Whoever comes later and finds no
+mark states the same facts again. Of the dead process's records none is changed; only a torn tail,
+which nobody could ever read, is cut off and kept aside.
+"""
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from ledger.events import Draft
+from ledger.sql.session import Ledger, ReadSession
+from ledger.sql.sources import closed_by, last_heard, last_sequences, open_requests
+from streams.adoption import OpenRequest, abandoned, closed
+from streams.local.follower import Follower, Say
+from streams.log.segment import FRAME_BYTES_MAX
+from streams.log.spool import ADOPTED, RESERVE, SpoolWriter, segment_name
+
+DRAFTS_IN_ONE_APPEND: Final = 200
+"""About 150 kB: far below the largest frame, even if every model name is a long one."""
+
+_TAIL_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
+"""Of a torn tail at most this much is kept aside; one append cannot tear more."""
+
+
+class Adopter:
+    """Adopts dead spools; `own` gives the adopter's own spool, which is made when it is needed."""
+
+    def __init__(self, ledger: Ledger, own: Callable[[], SpoolWriter], say: Say) -> None:
+        self._ledger = ledger
+        self._own = own
+        self._say = say
+        self._closed: set[Path] = set()
+
+    def adopt(self, dead: Follower) -> None:
+        """Close what `dead` left open. The caller holds its lock and has read it to its end.
+
+        Safe to repeat. Raises `SpoolFailed` if our own spool takes no more, `LedgerUnavailable`.
+        """
+        assert not dead.halted, "a spool that cannot be read to its end is not closed by guessing"
+        if dead.directory not in self._closed:
+            if not dead.behind:
+                self._cut_torn_tail(dead)
+            with self._ledger.read() as read:
+                drafts = self._closing(read, dead)
+            if drafts:
+                own = self._own()
+                for start in range(0, len(drafts), DRAFTS_IN_ONE_APPEND):
+                    own.append(*drafts[start : start + DRAFTS_IN_ONE_APPEND])
+                own.sync()
+            # If the mark below cannot be made on a full disk, trying again must not fill it more.
+            self._closed.add(dead.directory)
+        (dead.directory / ADOPTED).touch()
+        (dead.directory / RESERVE).unlink(missing_ok=True)
+
+    def _closing(self, read: ReadSession, dead: Follower) -> list[Draft]:
+        """All that has to be said so that nothing of the dead spool stays open."""
+        life = dead.life
+        source = life.source or _source_of(dead)
+        time: datetime | None = life.last_time or (last_heard(read, source) if source else None)
+        if source is None or time is None:
+            # It never wrote anything, so there is nothing that could be closed.
+            return []
+        open_now = list(life.open.values())
+        if dead.behind:
+            # The ledger has read more of this spool than is left of it, so the ledger knows best.
+            rows = open_requests(read, source)
+            open_now = [OpenRequest(row, row.accepted_at or time, 0) for row in rows]
+        drafts = abandoned(source, open_now)
+        if not life.closed_itself and closed_by(read, source) is None:
+            # Old segments may be gone, and with them the last record of a quiet topic.
+            last = last_sequences(read, source)
+            for topic, sequence in life.last.items():
+                last[topic] = max(sequence, last.get(topic, 0))
+            drafts.append(closed(source, last, time, self._own().source))
+        if drafts:
+            self._say(
+                f"{source} is gone without a word; {len(open_now)} open requests are closed as "
+                "abandoned, with the last running totals that it wrote"
+            )
+        return drafts
+
+    def _cut_torn_tail(self, dead: Follower) -> None:
+        segments = dead.reader.segments()
+        if not segments or segments[-1].end <= dead.position:
+            return
+        last = segments[-1]
+        assert last.start <= dead.position, "sealed segments were read to their ends"
+        path = dead.directory / segment_name(last.start)
+        with path.open("rb") as file:
+            file.seek(dead.position - last.start)
+            tail = file.read(_TAIL_BYTES_MAX)
+        (dead.directory / f"torn-{dead.position}").write_bytes(tail)
+        os.truncate(path, dead.position - last.start)
+        self._say(
+            f"{dead.name}: {last.end - dead.position} bytes at the end were no whole record and "
+            f"are cut off; they are kept in the file torn-{dead.position}"
+        )
+
+
+def _source_of(dead: Follower) -> str | None:
+    try:
+        return dead.reader.source() or None
+    except (OSError, UnicodeDecodeError):
+        # An empty spool whose name was lost has nothing to close.
+        return None

@@ -1,0 +1,242 @@
+"""Takes one log from disk into the ledger, batch by batch, from where the ledger stands.
+
+The ledger's position is moved in the transaction that writes the batch, so a crash at any point
+repeats at most a batch that changes nothing. Where a log cannot be read on, that is said once in
+words, kept in the ledger where something may be lost, and the log is left alone.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ledger.errors import EventError, UnknownEvent
+from ledger.events import Event, payload_of
+from ledger.sql.writer import Batch, LedgerWriter, Poison
+from streams.adoption import SpoolLife
+from streams.local.layout import REGISTRY_LOG_NAME, log_name
+from streams.log.reader import Chunk, SpoolReader
+from streams.log.registry import read_registry
+from streams.log.spool import ADOPTED, CONSUMED
+
+BATCH_EVENTS_MAX: Final = 5000
+"""Events in one transaction: a quarter of a second of work, after which others get the ledger."""
+
+Say = Callable[[str], None]
+
+
+class _Log:
+    """What spools and the registry share: a batch into the ledger, and what cannot be read."""
+
+    def __init__(self, name: str, writer: LedgerWriter, say: Say) -> None:
+        self.name = name
+        self._writer = writer
+        self._say = say
+        self._said: set[str] = set()
+        self._stuck_at: int | None = None
+        self.position = writer.position(name)
+
+    def _write(self, chunk: Chunk, events: list[Event]) -> None:
+        """Take `chunk`, read at our position, into the ledger; `events` are those to write."""
+        poison = [Poison(bad.offset, bad.reason, bad.record) for bad in chunk.poison]
+        for bad in poison:
+            self.once(f"{self.name}: the record at {bad.offset} is set aside: {bad.reason}")
+        if chunk.missing is not None:
+            words = (
+                f"{self.name}: bytes {chunk.missing.start} to {chunk.missing.end} are gone from "
+                "the disk, and this ledger had not taken them (an older copy was put back?); what "
+                "they said is missing here"
+            )
+            self.once(words)
+            poison.append(Poison(chunk.missing.start, words, b""))
+        end = chunk.next_offset
+        while len(events) > BATCH_EVENTS_MAX:
+            # The position stays: should we die in between, these come again as repetitions.
+            self._batch(self.position, events[:BATCH_EVENTS_MAX], [])
+            if self._stuck_at is not None:
+                return
+            events = events[BATCH_EVENTS_MAX:]
+        if chunk.broken is not None:
+            self.once(f"{self.name}: {chunk.broken}")
+            poison.append(Poison(end, str(chunk.broken), b""))
+        self._batch(end, events, poison)
+
+    def _batch(self, next_offset: int, events: list[Event], poison: list[Poison]) -> None:
+        if next_offset == self.position and not events and not poison:
+            return
+        batch = Batch(self.name, self.position, next_offset, events, poison)
+        try:
+            written = self._writer.write(batch)
+        except UnknownEvent as newer:
+            self._stop_before(batch, newer)
+            return
+        if written.conflicts:
+            self._say(
+                f"{self.name}: {written.conflicts} records up to {next_offset} contradict what the "
+                "ledger holds, or are none; they are set aside, see `tollbook audit`"
+            )
+        self.position = next_offset
+
+    def _stop_before(self, batch: Batch, newer: UnknownEvent) -> None:
+        """Write what comes before the first event of a newer version, and read no further."""
+        known = []
+        for event in batch.events:
+            try:
+                payload_of(event)
+            except UnknownEvent:
+                break
+            except EventError:
+                # The ledger sets it aside with its reason.
+                pass
+            known.append(event)
+        self._stuck_at = self.position
+        self.once(f"{self.name}: {newer}; it is read no further, nothing of it is lost")
+        if known:
+            self._writer.write(Batch(self.name, self.position, self.position, known))
+
+    def once(self, words: str) -> bool:
+        """Say `words` unless this log has said them before; true if it had not."""
+        if words in self._said:
+            return False
+        self._said.add(words)
+        self._say(words)
+        return True
+
+
+class RegistryFollower(_Log):
+    """The registry log. At the start it is read from its beginning, wherever the ledger stands.
+
+    Unlike a spool it goes on growing after a data directory was put back to an older copy, and new
+    events would then stand at offsets that the ledger believes to have read. Reading all again
+    costs little, and what the ledger has is seen as a repetition.
+    """
+
+    def __init__(self, path: Path, writer: LedgerWriter, say: Say) -> None:
+        super().__init__(REGISTRY_LOG_NAME, writer, say)
+        self._path = path
+        self._read_to: int | None = None
+        self._seen: tuple[int, int, int] | None = None
+
+    def pump(self) -> bool:
+        """Take what is new. True if there was anything."""
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if seen == self._seen or self._stuck_at is not None:
+            return False
+        start = self._read_to or 0
+        chunk = read_registry(self._path, start)
+        if chunk.behind:
+            self.once(f"{self.name}: the log is shorter than it was; it is read anew")
+            chunk = read_registry(self._path, 0)
+        if self._read_to is None and self.position > chunk.next_offset:
+            self.once(
+                f"{self.name}: the ledger had read up to {self.position}, but the log ends at "
+                f"{chunk.next_offset} (an older copy was put back?); all of it is read again"
+            )
+        self._write(chunk, chunk.events)
+        self._read_to, self._seen = chunk.next_offset, seen
+        return bool(chunk.events)
+
+    def _batch(self, next_offset: int, events: list[Event], poison: list[Poison]) -> None:
+        # The ledger's position only ever goes forward; where we read is ours to remember.
+        super()._batch(max(next_offset, self.position), events, poison)
+
+
+class Follower(_Log):
+    """One spool. Besides writing it keeps `life`: what the spool leaves open if its writer dies.
+
+    `behind`: the ledger has read more than there is. `broken`: it cannot be read to its end.
+    `failing`: the disk refused the last read; the owner sets and clears it.
+    """
+
+    def __init__(self, directory: Path, writer: LedgerWriter, say: Say) -> None:
+        super().__init__(log_name(directory), writer, say)
+        self.directory = directory
+        self.reader = SpoolReader(directory)
+        self.life = SpoolLife()
+        self.behind = self.broken = self.failing = False
+        self._consumed_fd = -1
+        self._told = -1
+        if not (directory / ADOPTED).exists():
+            self._recall()
+
+    def pump(self) -> bool:
+        """Take the next chunk. True if there was anything.
+
+        Raises what the ledger raises; after `PositionMoved` this follower has missed what the
+        other writer took, and a new one has to be made.
+        """
+        if self.halted:
+            # Looking for whole records behind broken bytes is work; a restart looks again.
+            return False
+        start = self.position
+        chunk = self.reader.read(start)
+        self.broken = chunk.broken is not None
+        if chunk.behind and not self.behind:
+            self.behind = True
+            self.once(
+                f"{self.name}: the ledger has read up to {start}, but the spool ends before that "
+                "(an older copy was put back?); what the ledger has stays, nothing is read again"
+            )
+        if chunk.empty and not self.broken and chunk.next_offset == start:
+            self._tell_consumed()
+            return False
+        self._write(chunk, chunk.events)
+        if self._stuck_at is not None:
+            return False
+        self._remember(chunk, start)
+        self._tell_consumed()
+        return self.position > start
+
+    @property
+    def halted(self) -> bool:
+        """True if the spool cannot be read to its end: broken bytes, or a newer version's event."""
+        return self.broken or self._stuck_at is not None
+
+    def end(self) -> int:
+        """The logical end of the spool on disk as it is now; 0 if the spool is gone."""
+        try:
+            segments = self.reader.segments()
+        except FileNotFoundError:
+            return 0
+        return segments[-1].end if segments else 0
+
+    def close(self) -> None:
+        """Let go of the open files."""
+        self.reader.close()
+        if self._consumed_fd >= 0:
+            os.close(self._consumed_fd)
+            self._consumed_fd = -1
+
+    def _recall(self) -> None:
+        """Before the first pump: what the part that the ledger has already taken left open."""
+        segments = self.reader.segments()
+        offset = segments[0].start if segments else 0
+        while offset < self.position:
+            chunk = self.reader.read(offset)
+            if chunk.next_offset == offset:
+                return
+            self._remember(chunk, offset)
+            offset = chunk.next_offset
+
+    def _remember(self, chunk: Chunk, offset: int) -> None:
+        for event in chunk.events:
+            try:
+                payload = payload_of(event)
+            except EventError:
+                # The ledger sets it aside with its reason; it neither opens nor ends a request.
+                continue
+            self.life.take(event, payload, offset)
+
+    def _tell_consumed(self) -> None:
+        """Tell the spool's writer how far the ledger is; only after the ledger has committed."""
+        if self._told == self.position or self.behind:
+            return
+        if self._consumed_fd < 0:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            self._consumed_fd = os.open(self.directory / CONSUMED, flags, 0o666)
+        os.pwrite(self._consumed_fd, self.position.to_bytes(8, "big"), 0)
+        self._told = self.position

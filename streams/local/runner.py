@@ -1,0 +1,428 @@
+"""The embedded runner: one process per data directory that takes all logs into the ledger.
+
+It reads the spools and the registry from where the ledger stands, adopts the spools of processes
+that died, and deletes what is old. It keeps no state of its own: all it knows is in the ledger and
+on disk, so it may be killed at any moment and started again.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from ledger.clock import Clock, SystemClock
+from ledger.errors import LedgerError, PositionMoved
+from ledger.identity import mint_id
+from ledger.sql.session import Ledger, open_ledger
+from ledger.sql.writer import LedgerWriter
+from streams.adoption import closed
+from streams.errors import RunnerError, StreamsError
+from streams.local.adopter import Adopter
+from streams.local.follower import Follower, RegistryFollower, Say
+from streams.local.layout import Layout
+from streams.local.retention import KEEP_BYTES, carry_out, clear_leftovers, look, plan
+from streams.log.lock import FileLock, held
+from streams.log.spool import ADOPTED, LOCK, Durability, SpoolWriter
+
+OWN_RESERVE_BYTES: Final = 1 << 16
+"""The runner's own spool only ever gets closings; all of them together are small."""
+
+LOOK_SECONDS: Final = 0.25
+"""How often it looks for new spools: a new key works within a second, and so does its first use."""
+ADOPT_SECONDS: Final = 0.5
+RETENTION_SECONDS: Final = 10.0
+
+Progress = Callable[[int, int], None]
+"""Told while catching up: bytes done, and bytes in all."""
+
+BUSY_PAUSE_SECONDS, IDLE_PAUSE_SECONDS = 0.05, 0.25
+"""Between rounds: short after one that moved something, longer the longer nothing does."""
+
+TROUBLE_PAUSE_SECONDS_MAX: Final = 5.0
+"""The longest wait after an error: the ledger may be locked by a rebuild, the disk may be full."""
+
+NICENESS: Final = 5
+"""The gateway goes first on a busy machine: the ledger may be seconds behind, an answer may not."""
+
+
+class Runner:
+    """The work itself, one round at a time. The caller holds the runner's lock."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        say: Say,
+        name: str,
+        keep_bytes: int = KEEP_BYTES,
+        durability: Durability = "process",
+    ) -> None:
+        self._layout = layout
+        self._ledger = ledger
+        self._clock = clock
+        self._say = say
+        self._name = name
+        self._keep_bytes = keep_bytes
+        self._durability = durability
+        self._writer = LedgerWriter(ledger, clock)
+        self._registry = RegistryFollower(layout.registry_log, self._writer, say)
+        self._followers: dict[str, Follower] = {}
+        self._settled: set[str] = set()
+        self._unreadable: set[str] = set()
+        self._own: SpoolWriter | None = None
+        self._adopter = Adopter(ledger, self._own_spool, say)
+        self._due = dict.fromkeys(("look", "adopt", "retain"), float("-inf"))
+
+    def step(self) -> bool:
+        """One round over all logs. True if anything moved. Raises what ledger and disk raise."""
+        if self._is_due("look", LOOK_SECONDS):
+            self._look()
+        moved = self._registry.pump()
+        for follower in list(self._followers.values()):
+            moved |= self._pump(follower)
+        if self._is_due("adopt", ADOPT_SECONDS):
+            moved |= self._adopt()
+        if self._is_due("retain", RETENTION_SECONDS):
+            self._retain()
+        return moved
+
+    def catch_up(self, progress: Progress | None = None) -> None:
+        """Take in everything that is on disk now, and adopt every spool whose writer is dead.
+
+        What living writers add meanwhile is left for later, so that this comes to an end.
+        """
+        self._look()
+        self._registry.pump()
+        followers = list(self._followers.values())
+        ends = [follower.end() for follower in followers]
+        starts = [min(f.position, end) for f, end in zip(followers, ends, strict=True)]
+        done, total = 0, sum(ends) - sum(starts)
+        for follower, start, end in zip(followers, starts, ends, strict=True):
+            while follower.position < end and self._pump(follower):
+                if progress is not None:
+                    progress(done + follower.position - start, total)
+            done += end - start
+        if self._adopt() and self._own is not None:
+            self._drain(self._followers[self._own.directory.name])
+        self._retain()
+
+    def live(self) -> list[str]:
+        """The names of the spools, other than our own, whose writers live."""
+        return [
+            name
+            for name, follower in self._followers.items()
+            if not self._is_own(follower) and held(follower.directory / LOCK)
+        ]
+
+    def close(self) -> None:
+        """The orderly end: close our own source, with its last word in the ledger."""
+        own = self._own
+        if own is not None:
+            try:
+                own.append(closed(own.source, own.last(), self._clock.now(), "itself"))
+                own.sync()
+                follower = self._followers[own.directory.name]
+                self._drain(follower)
+                if follower.position == own.written_bytes():
+                    (own.directory / ADOPTED).touch()
+            finally:
+                self._own = None
+                own.close()
+        for follower in self._followers.values():
+            follower.close()
+
+    def forget(self) -> None:
+        """Start over from what the ledger says: another writer has moved a position."""
+        for follower in self._followers.values():
+            follower.close()
+        self._followers.clear()
+        self._registry = RegistryFollower(self._layout.registry_log, self._writer, self._say)
+        self._look()
+
+    def _is_due(self, what: str, every_seconds: float) -> bool:
+        now = self._clock.monotonic()
+        if now - self._due[what] < every_seconds:
+            return False
+        self._due[what] = now
+        return True
+
+    def _look(self) -> None:
+        for directory in self._layout.spool_directories():
+            name = directory.name
+            if name in self._followers or name in self._settled:
+                continue
+            try:
+                self._followers[name] = Follower(directory, self._writer, self._say)
+            except OSError as wrong:
+                if name not in self._unreadable:
+                    self._say(f"{directory} cannot be read: {wrong}; the other spools are")
+                self._unreadable.add(name)
+
+    def _pump(self, follower: Follower) -> bool:
+        """One chunk of one spool. A disk that fails under one spool must not stop the others."""
+        try:
+            moved = follower.pump()
+            follower.failing = False
+            if moved:
+                return True
+        except OSError as wrong:
+            follower.failing = True
+            if follower.directory.exists():
+                follower.once(f"{follower.name} cannot be read or marked: {wrong}")
+            else:
+                self._drop(follower)
+                self._say(f"{follower.name} was removed; what was not taken yet is lost")
+            return False
+        if not follower.halted and (follower.directory / ADOPTED).exists():
+            self._settle(follower)
+        return False
+
+    def _drain(self, follower: Follower) -> None:
+        while self._pump(follower):
+            pass
+
+    def _adopt(self) -> bool:
+        """Adopt every spool whose lock is free. True if there was any.
+
+        All of them are read to their ends before the first is closed: one of them may be that of
+        a runner that had begun to close another.
+        """
+        dead: list[tuple[Follower, FileLock]] = []
+        try:
+            for follower in self._followers.values():
+                if follower.directory.exists():
+                    lock = FileLock.take(follower.directory / LOCK)
+                    if lock is not None:
+                        dead.append((follower, lock))
+            for follower, _ in dead:
+                self._drain(follower)
+            whole = [f for f, _ in dead if not f.halted and not f.failing]
+            for follower in whole:
+                if follower.directory.name in self._followers:
+                    self._adopter.adopt(follower)
+                    self._settle(follower)
+            return bool(whole)
+        finally:
+            for _, lock in dead:
+                lock.release()
+
+    def _settle(self, follower: Follower) -> None:
+        """Nothing more will come of this spool: it is adopted, and the ledger has all of it."""
+        self._settled.add(follower.directory.name)
+        self._drop(follower)
+
+    def _drop(self, follower: Follower) -> None:
+        follower.close()
+        self._followers.pop(follower.directory.name, None)
+
+    def _retain(self) -> None:
+        now = self._clock.now().timestamp()
+        clear_leftovers(self._layout.leftovers(), now)
+        spools = []
+        for directory in self._layout.spool_directories():
+            follower = self._followers.get(directory.name)
+            if directory.name in self._settled:
+                spools.append(look(directory, consumed=1 << 63, needed_from=None, settled=True))
+            elif follower is not None:
+                needed = follower.life.oldest_open()
+                consumed = follower.position
+                spools.append(look(directory, consumed=consumed, needed_from=needed, settled=False))
+        carry_out(plan(spools, self._keep_bytes))
+
+    def _is_own(self, follower: Follower) -> bool:
+        return self._own is not None and follower.directory == self._own.directory
+
+    def _own_spool(self) -> SpoolWriter:
+        if self._own is None:
+            incarnation = mint_id()
+            self._own = SpoolWriter.create(
+                self._layout.spool(incarnation),
+                f"/runner/{self._name}/{incarnation}",
+                clock=self._clock,
+                reserve_bytes=OWN_RESERVE_BYTES,
+                durability=self._durability,
+            )
+            self._look()
+        return self._own
+
+
+class Stop:
+    """Why a running runner ends: a signal, or its parent's end of the pipe on its input."""
+
+    def __init__(self, *, watch_stdin: bool) -> None:
+        self.asked = False
+        self.parent_gone = False
+        self._watch_stdin = watch_stdin
+
+    def install(self) -> None:
+        """Take SIGTERM and Ctrl-C as being asked to stop. Only the main thread may."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._ask)
+            signal.signal(signal.SIGINT, self._ask)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not past the moment when the parent goes."""
+        if self.asked:
+            return
+        if not self._watch_stdin or self.parent_gone:
+            time.sleep(seconds)
+            return
+        try:
+            ready, _, _ = select.select([0], [], [], seconds)
+            self.parent_gone = bool(ready) and not os.read(0, 4096)
+        except (OSError, ValueError):
+            # There is no standard input at all, so there is no parent to wait for.
+            self.parent_gone = True
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def say(words: str) -> None:
+    """One line on standard error. A parent that no longer reads it must not stop the books."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"tollbook runner: {words}", file=sys.stderr, flush=True)
+
+
+def run_once(
+    data: Path,
+    *,
+    keep_bytes: int = KEEP_BYTES,
+    durability: Durability = "process",
+    name: str = "cli",
+    progress: Progress | None = None,
+) -> bool:
+    """Bring the ledger of `data` up to date once, adoption included. Blocks until it is.
+
+    False if a runner is at work there: then it is up to date within moments anyway. Raises
+    `RunnerError` if there is no data directory or its disk fails, and what the ledger raises.
+    """
+    layout = Layout(data)
+    if not data.is_dir():
+        raise RunnerError(f"there is no data directory {data}; `tollbook serve` makes one")
+    try:
+        lock = FileLock.take(layout.runner_lock)
+        if lock is None:
+            return False
+        try:
+            with open_ledger(layout.ledger, durability=durability) as ledger:
+                runner = Runner(
+                    layout,
+                    ledger,
+                    SystemClock(),
+                    say=say,
+                    name=name,
+                    keep_bytes=keep_bytes,
+                    durability=durability,
+                )
+                try:
+                    runner.catch_up(progress)
+                finally:
+                    runner.close()
+        finally:
+            lock.release()
+    except OSError as wrong:
+        raise RunnerError(
+            f"the disk of {data} failed: {wrong}; the ledger is not up to date"
+        ) from wrong
+    return True
+
+
+def run_forever(
+    data: Path,
+    *,
+    keep_bytes: int = KEEP_BYTES,
+    durability: Durability = "process",
+    stop_on_stdin_eof: bool = False,
+    name: str = "runner",
+) -> int:
+    """Be the runner of `data` until SIGTERM, Ctrl-C, or the end of standard input if so asked.
+
+    Waits while another runner is at work. Returns the exit code: 0 for an orderly end, 1 if the
+    last round failed and something is left for the next runner.
+    """
+    layout = Layout(data)
+    layout.make()
+    os.nice(NICENESS)
+    stop = Stop(watch_stdin=stop_on_stdin_eof)
+    stop.install()
+    lock = _wait_for_lock(layout, stop)
+    if lock is None:
+        return 0
+    try:
+        ledger = _open_when_possible(layout, durability, stop)
+        if ledger is None:
+            return 1
+        with ledger:
+            runner = Runner(
+                layout,
+                ledger,
+                SystemClock(),
+                say=say,
+                name=name,
+                keep_bytes=keep_bytes,
+                durability=durability,
+            )
+            return _loop(runner, stop)
+    finally:
+        lock.release()
+
+
+def _wait_for_lock(layout: Layout, stop: Stop) -> FileLock | None:
+    told = False
+    while not stop.asked and not stop.parent_gone:
+        lock = FileLock.take(layout.runner_lock)
+        if lock is not None:
+            return lock
+        if not told:
+            say(f"another runner is at work in {layout.root}; waiting for it to end")
+            told = True
+        stop.wait(IDLE_PAUSE_SECONDS)
+    return None
+
+
+def _open_when_possible(layout: Layout, durability: Durability, stop: Stop) -> Ledger | None:
+    pause = IDLE_PAUSE_SECONDS
+    while True:
+        try:
+            return open_ledger(layout.ledger, durability=durability)
+        except LedgerError as wrong:
+            say(f"{wrong}; trying again, the spools keep everything meanwhile")
+        if stop.asked or stop.parent_gone:
+            return None
+        stop.wait(pause)
+        pause = min(2 * pause, TROUBLE_PAUSE_SECONDS_MAX)
+
+
+def _loop(runner: Runner, stop: Stop) -> int:
+    pause = trouble_pause = BUSY_PAUSE_SECONDS
+    while not stop.asked:
+        try:
+            moved = runner.step()
+            if stop.parent_gone and not runner.live():
+                break
+            pause = BUSY_PAUSE_SECONDS if moved else min(pause * 1.2, IDLE_PAUSE_SECONDS)
+            trouble_pause = BUSY_PAUSE_SECONDS
+        except PositionMoved as moved_by_other:
+            say(f"{moved_by_other}; reading the positions again")
+            runner.forget()
+        except (LedgerError, StreamsError, OSError) as wrong:
+            say(f"{wrong}; trying again, the spools keep everything meanwhile")
+            trouble_pause = pause = min(2 * trouble_pause, TROUBLE_PAUSE_SECONDS_MAX)
+        stop.wait(pause)
+    try:
+        runner.catch_up()
+        runner.close()
+    except (LedgerError, StreamsError, OSError) as wrong:
+        say(f"{wrong}; what is left is taken in by the next runner")
+        return 1
+    return 0
