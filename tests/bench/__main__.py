@@ -1,4 +1,4 @@
-"""What Tollbook costs: `python -m tests.bench [--seconds S] [--rounds N] [--json FILE] [--only NAME]`.
+"""What Tollbook costs: `python -m tests.bench [--seconds S] [--rounds N] [--json FILE]`.
 
 Direct, a bare Starlette + aiohttp passthrough, and Tollbook with its ledger on, in the same run and
 in turns, so that the noise of the machine meets all three. Figures are ratios and medians over the

@@ -1,4 +1,4 @@
-"""What the benchmark starts and reads: the two Go programs, the passthrough, a real `tollbook serve`.
+"""What the benchmark starts and reads: two Go programs, the passthrough, a real `tollbook serve`.
 
 Loopback only, bounded in count and time; it ends only what it has started, by PID.
 """

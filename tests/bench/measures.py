@@ -1,4 +1,4 @@
-"""The measurements against the fake backend: each gives a figure beside the budget it is held to."""
+"""The measurements against the fake backend: figures beside the budgets they are held to."""
 
 import statistics
 import time
@@ -58,22 +58,28 @@ def _number(value: float | None) -> str:
 def against_fake(place: Path, seconds: float, rounds: int, say: Say) -> list[Figure]:
     """All figures with the fake backend, which is never the limit."""
     found: list[Figure] = []
-    with fake_backend("fake") as direct, passthrough(direct) as floor:
-        with tollbook(direct, place / "plain") as ours:
-            say("added latency and time to first token, one at a time, direct in between …")
-            found += _added(direct, floor, ours, rounds)
-            say(f"requests/s at {CALLERS} callers, chunks/s at {FAST_STREAMS} streams, in turns …")
-            found.append(_requests(floor, ours, seconds, rounds))
-            found.append(_lag(ours))
-            found.append(_chunks("chunks/s, unthrottled", floor, ours, seconds, rounds, 0.80))
-            say(f"{PACED_STREAMS} streams of 50 chunks/s …")
-            found += _paced(direct, floor, ours, seconds)
-            found += _memory(ours)
-    with fake_backend("vllm") as direct, passthrough(direct) as floor:
+    with (
+        fake_backend("fake") as direct,
+        passthrough(direct) as floor,
+        tollbook(direct, place / "plain") as ours,
+    ):
+        say("added latency and time to first token, one at a time, direct in between …")
+        found += _added(direct, floor, ours, rounds)
+        say(f"requests/s at {CALLERS} callers, chunks/s at {FAST_STREAMS} streams, in turns …")
+        found.append(_requests(floor, ours, seconds, rounds))
+        found.append(_lag(ours))
+        found.append(_chunks("chunks/s, unthrottled", floor, ours, seconds, rounds, 0.80))
+        say(f"{PACED_STREAMS} streams of 50 chunks/s …")
+        found += _paced(direct, floor, ours, seconds)
+        found += _memory(ours)
+    with (
+        fake_backend("vllm") as direct,
+        passthrough(direct) as floor,
+        tollbook(direct, place / "running") as ours,
+    ):
         say("chunks/s where running usage is stripped from each chunk …")
-        with tollbook(direct, place / "running") as ours:
-            what = "chunks/s, running usage stripped"
-            found.append(_chunks(what, floor, ours, seconds, rounds, 0.55))
+        what = "chunks/s, running usage stripped"
+        found.append(_chunks(what, floor, ours, seconds, rounds, 0.55))
     return found
 
 

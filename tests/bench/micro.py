@@ -1,0 +1,90 @@
+"""What the parts of the request path cost on their own: `python -m tests.bench.micro`.
+
+Microseconds, the best of five repetitions. The stream meter is given reads of 1, 10 and 100 chunks.
+"""
+
+import tempfile
+import timeit
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gateway.backends.pool import Backend
+from gateway.call import Call
+from gateway.routing.policy import Wanted, choose
+from gateway.wire.requests import Asked, Engine, asked
+from gateway.wire.sse import StreamMeter
+from gateway.wire.usage import usage_of_answer
+from ledger.clock import SystemClock
+from ledger.events import Usage
+from streams.log.spool import SpoolWriter
+
+BODY = b'{"model":"fake-n16","messages":[{"role":"user","content":"hello"}],"max_tokens":512}'
+ANSWER = (
+    b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":" tok tok tok tok"},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":12,"completion_tokens":4,"total_tokens":16}}'
+)
+CHUNK = (
+    b'data: {"id":"chatcmpl-b0-1abcdefghijkl","object":"chat.completion.chunk",'
+    b'"created":1795973691,"model":"fake-n500","choices":[{"index":0,"delta":{"content":" t123"},"logprobs":null,'
+    b'"finish_reason":null}]}\n\n'
+)
+RUNNING = CHUNK[:-3] + b',"usage":{"prompt_tokens":12,"total_tokens":17,"completion_tokens":5}}\n\n'
+NUMBER, REPEAT = 5_000, 5
+
+
+def main() -> None:
+    """Measure and print."""
+    table = Table(title="parts of the request path, µs")
+    table.add_column("part")
+    table.add_column("µs", justify="right")
+    with tempfile.TemporaryDirectory() as place:
+        spool = SpoolWriter.create(
+            Path(place) / "a1", "/gateway/bench/a1", clock=SystemClock(), limit_bytes=4 << 30
+        )
+        for name, part in parts(spool).items():
+            seconds = min(timeit.repeat(part, number=NUMBER, repeat=REPEAT)) / NUMBER
+            table.add_row(name, f"{seconds * 1e6:.2f}")
+        spool.close()
+    kinds: tuple[tuple[Engine, bytes], ...] = (("openai", CHUNK), ("vllm", RUNNING))
+    for engine, chunk in kinds:
+        for count in (1, 10, 100):
+            table.add_row(
+                f"meter, {engine}, {count} chunks a read, per chunk",
+                f"{meter_seconds(engine, chunk, count) * 1e6:.2f}",
+            )
+    Console().print(table)
+
+
+def parts(spool: SpoolWriter) -> dict[str, Callable[[], object]]:
+    """Each part as a call without arguments."""
+    wish, now = asked(BODY), datetime.now(UTC)
+    backend = Backend("b", "http://x", key=None, engine=None, models=None, any_model=True)
+    call = Call("req_" + "a" * 32, "key_" + "b" * 32, "chat/completions", wish, 1.0)
+    accepted = call.accepted(now, 1800.0, len(BODY), None)
+    attempted = call.attempted(now, backend, None)
+    usage = Usage(uncached_in=12, cached_in=0, cache_write_in=0, reasoning_out=0, other_out=4)
+    finished = call.finish(now, 2.0, "completed", status=200, counted=("reported", usage))
+    return {
+        "look at the request body": lambda: asked(BODY),
+        "choose among one backend": lambda: choose(Wanted("r", "m"), [backend.view()]),
+        "append accepted and attempted": lambda: spool.append(accepted, attempted),
+        "usage of a plain answer": lambda: usage_of_answer(ANSWER),
+        "append finished": lambda: spool.append(finished),
+    }
+
+
+def meter_seconds(engine: Engine, chunk: bytes, count: int) -> float:
+    """Seconds for one chunk, when `count` of them come in one read."""
+    meter = StreamMeter(Asked("m", True, False, False, False, None), engine, chat=True)
+    read, number = chunk * count, max(1, NUMBER // count)
+    taken = timeit.repeat(lambda: meter.feed(read), number=number, repeat=REPEAT)
+    return min(taken) / number / count
+
+
+if __name__ == "__main__":
+    main()
