@@ -39,7 +39,7 @@ def make_events() -> None:
         ),
         sa.Column("data", sa.Text, nullable=False),
     )
-    place = sa.column("place")
+    place: sa.ColumnClause[int] = sa.column("place")
     op.create_index(
         "events_place",
         "events",
