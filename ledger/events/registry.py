@@ -40,12 +40,10 @@ _DECODERS: Final = {name: msgspec.json.Decoder(cls) for name, cls in PAYLOADS.it
 
 def type_of(name: str) -> type[Payload]:
     """The payload class of type `name`. Raises `UnknownEvent` for a type of a newer version."""
-    try:
-        return PAYLOADS[name]
-    except KeyError:
-        raise UnknownEvent(
-            f"event type {name!r} is not known to this version of Tollbook; upgrade this reader"
-        ) from None
+    found = PAYLOADS.get(name)
+    if found is None:
+        raise _unknown(name)
+    return found
 
 
 def payload_of(event: Event) -> Payload:
@@ -55,9 +53,14 @@ def payload_of(event: Event) -> Payload:
     """
     decoder = _DECODERS.get(event.type)
     if decoder is None:
-        type_of(event.type)
-        raise AssertionError("type_of raises for every type without a decoder")
+        raise _unknown(event.type)
     try:
         return decoder.decode(event.data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, EventError) as wrong:
         raise MalformedEvent(f"{event.name} ({event.type}): {wrong}") from wrong
+
+
+def _unknown(name: str) -> UnknownEvent:
+    return UnknownEvent(
+        f"event type {name!r} is not known to this version of Tollbook; upgrade this reader"
+    )

@@ -210,6 +210,12 @@ def test_a_better_basis_moves_the_request_to_another_cell() -> None:
     }
 
 
+def test_changes_can_be_taken_back() -> None:
+    opened, done = folded(events.accepted("r1")), folded(events.finished("r1"))
+    there, back = changes([(opened, done)]), changes([(done, opened)])
+    assert summed([there, back]) == {} and len(there) == 1
+
+
 @pytest.mark.parametrize("text", ["2026-11-03T10:15:00Z", "2026-11-03T15:45:00+05:30"])
 def test_a_request_counts_in_the_utc_hour_of_its_acceptance(text: str) -> None:
     at = datetime.fromisoformat(text)
