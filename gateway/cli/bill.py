@@ -31,7 +31,7 @@ BASIS_WORDS: Final = {
 """What is said below a table of every basis in it that is not the engine's final word."""
 
 
-@click.command("bill")
+@click.command("bill", short_help="Print the bill of a month.")
 @click.option(
     "--month", type=MONTH, metavar="YYYY-MM", help="A month in UTC. Default: the current one."
 )

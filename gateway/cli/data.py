@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.cli.failure import Stop
+from gateway.cli.progress import progress
 from ledger.clock import SystemClock
 from ledger.events import Draft
 from ledger.folds.book import Book
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 MARKS: Final = frozenset({"spool", "registry", "ledger.db", "runner.lock", "secrets", "exports"})
 """Any of these makes a directory one of ours."""
+
+KEEP_EVERYTHING: Final = 1 << 62
+"""How much spool is kept is the gateway's setting; a command that only reads deletes none."""
 
 
 def for_reading(data: Path) -> Path:
@@ -101,7 +105,8 @@ def catch_up(data: Path) -> None:
     """Do the runner's work once if no runner is at it; else it is not behind by much."""
     from streams.local.runner import run_once
 
-    run_once(data)
+    with progress("bringing the ledger up to date") as tell:
+        run_once(data, keep_bytes=KEEP_EVERYTHING, progress=tell)
 
 
 def _refuse_strangers(data: Path) -> None:

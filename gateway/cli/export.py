@@ -21,7 +21,7 @@ CHANGES = {
 }
 
 
-@click.command("export")
+@click.command("export", short_help="Export a month as Parquet with a manifest.")
 @click.option(
     "--month", type=MONTH, metavar="YYYY-MM", help="A month in UTC. Default: the current one."
 )

@@ -31,7 +31,7 @@ _EXAMPLES: Final = {
 """What stands for the settings of a backend that have no default."""
 
 
-@click.command("init")
+@click.command("init", short_help="Write a commented tollbook.toml.")
 @click.argument(
     "path",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -16,7 +16,7 @@ NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "DECIMAL", "DO
 """How the types begin that stand to the right in a table. U: the unsigned ones, and UHUGEINT."""
 
 
-@click.command("query")
+@click.command("query", short_help="Answer a SELECT over ledger and exports.")
 @click.argument("sql")
 @csv_option
 @json_option

@@ -18,7 +18,7 @@ SHOWN_DIGITS = 16
 """Of a hash, in a table; --json has all of it."""
 
 
-@click.command("rebuild")
+@click.command("rebuild", short_help="Make every projection again from the events.")
 @data_option
 @json_option
 def command(data: Path, as_json: bool) -> int:

@@ -25,7 +25,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     durability: Literal["process", "power"] | None = None
 
 
-@click.command("serve")
+@click.command("serve", short_help="Serve the OpenAI-compatible door.")
 @click.option(
     "--backend",
     "backends",
