@@ -8,6 +8,7 @@ reaches the terminal, and no cell of a CSV starts a formula in a spreadsheet.
 import csv
 import io
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -115,8 +116,7 @@ def show(table: Table, *, as_csv: bool = False, empty: str = "nothing to show") 
     if not table.rows:
         click.echo("\n".join([empty, *table.notes]))
         return
-    out = click.get_text_stream("stdout")
-    if out.isatty():
+    if sys.stdout.isatty():
         import shutil
 
         click.echo(table_text(table, shutil.get_terminal_size().columns, styled=True))
