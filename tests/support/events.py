@@ -179,7 +179,7 @@ def key_issued(
     key_id: str, at: datetime = START, models: list[str] | None = None, base: int = 0
 ) -> Draft:
     payload = KeyIssued(
-        key_id=key_id, base=base, version=base + 1, hash=f"{hash_of(key_id)}", models=models
+        key_id=key_id, base=base, version=base + 1, hash=hash_of(key_id), models=models
     )
     return Draft(f"{key_id}/v{base + 1}", key_id, at, payload)
 
