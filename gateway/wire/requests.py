@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from gateway.errors import BadRequest
+from ledger.events.envelope import COUNT_MAX
 
 Engine = Literal["vllm", "sglang", "llamacpp", "openai"]
 """How a backend speaks; `openai` is any server that knows no more than OpenAI's own fields."""
@@ -18,6 +19,7 @@ class Asked(msgspec.Struct, frozen=True):
     """What a caller asked for. `held_out` is the caller's own limit of output tokens, times `n`.
 
     `usage`: wants the usage chunk; `continuous`: usage on every chunk; `timings`: llama.cpp's.
+    `own`: the body names a field that the gateway may have to add, with whatever value.
     """
 
     model: str
@@ -26,6 +28,7 @@ class Asked(msgspec.Struct, frozen=True):
     continuous: bool
     timings: bool
     held_out: int | None
+    own: bool = False
 
 
 class _StreamOptions(msgspec.Struct):
@@ -36,9 +39,9 @@ class _StreamOptions(msgspec.Struct):
 class _Body(msgspec.Struct):
     model: str
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: _StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
     # The backend judges these; the gateway only estimates with them, so any value is let through.
-    timings_per_token: object = None
+    timings_per_token: object = msgspec.UNSET
     max_tokens: object = None
     max_completion_tokens: object = None
     n: object = None
@@ -58,23 +61,51 @@ def asked(body: bytes) -> Asked:
     except msgspec.ValidationError as wrong:
         raise _unfit(str(wrong)) from wrong
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise _malformed(_placed(str(wrong), body)) from wrong
+    except RecursionError as deep:
+        raise _malformed("it is nested too deeply") from deep
+    if not 0 < len(found.model) <= _MODEL_CHARACTERS_MAX or not found.model.isprintable():
         raise BadRequest(
-            f"The request body is not valid JSON: {wrong}. Send one JSON object.",
-            code="invalid_json",
-        ) from wrong
-    if not found.model or len(found.model) > _MODEL_CHARACTERS_MAX:
-        raise BadRequest(f"model must have 1 to {_MODEL_CHARACTERS_MAX} characters.", param="model")
-    options = found.stream_options
+            f"model must have 1 to {_MODEL_CHARACTERS_MAX} characters, all of them printable.",
+            param="model",
+        )
+    options = found.stream_options or None
     limit = found.max_completion_tokens or found.max_tokens
-    choices = found.n if isinstance(found.n, int) else 1
     return Asked(
         model=found.model,
         stream=bool(found.stream),
         usage=bool(options and options.include_usage),
         continuous=bool(options and options.continuous_usage_stats),
         timings=bool(found.timings_per_token),
-        held_out=limit * max(choices, 1) if isinstance(limit, int) and limit > 0 else None,
+        held_out=_held(limit, found.n),
+        own=found.stream_options is not msgspec.UNSET
+        or found.timings_per_token is not msgspec.UNSET,
     )
+
+
+def _held(limit: object, choices: object) -> int | None:
+    """`limit` tokens for each of `choices` answers, as far as an event can hold the number."""
+    if type(limit) is not int or limit <= 0:
+        return None
+    times = choices if type(choices) is int and choices > 1 else 1
+    return min(limit * times, COUNT_MAX)
+
+
+def _malformed(fault: str) -> BadRequest:
+    return BadRequest(
+        f"The request body is not valid JSON: {fault}. Send one JSON object.", code="invalid_json"
+    )
+
+
+def _placed(fault: str, body: bytes) -> str:
+    """msgspec's message with the place, which it leaves out of two of its faults."""
+    if "(byte " in fault:
+        return fault
+    try:
+        body.decode()
+    except UnicodeDecodeError as wrong:
+        return f"{fault} (byte {wrong.start})"
+    return f"{fault} (byte {len(body)})"
 
 
 def _unfit(fault: str) -> BadRequest:
@@ -103,7 +134,7 @@ def forwarded(body: bytes, wish: Asked, engine: Engine) -> bytes:
         added["timings_per_token"] = b"true"
     if not added:
         return body
-    if b'"stream_options"' in body or b'"timings_per_token"' in body:
+    if wish.own:
         return _merged(body, added, options)
     return _spliced(body, added)
 

@@ -11,8 +11,12 @@ import re
 import msgspec
 
 from gateway.wire.requests import Asked, Engine
-from gateway.wire.usage import usage_from, usage_from_timings
+from gateway.wire.usage import UNREADABLE, usage_from, usage_from_timings
 from ledger.events import Basis, Usage
+
+_LF, _CRLF = b"\n\n", b"\r\n\r\n"
+_BARE = b'"choices":[]'
+_SEPARATOR_BYTES_MAX = len(_CRLF)
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 """An event that grows beyond this is passed on unread, so that no backend can fill the memory."""
@@ -32,6 +36,7 @@ class StreamMeter:
     """Meters one streamed answer. Feed it what the backend sends, in order, and pass on the rest.
 
     `chunks` counts those that carried text, so it never exceeds the tokens that were produced.
+    `raw` is the usage as it was last said, unparsed: a change of it is news to tell.
     """
 
     __slots__ = (
@@ -39,9 +44,8 @@ class StreamMeter:
         "_added_timings",
         "_complete",
         "_final",
+        "_finishes",
         "_main_text",
-        "_newline",
-        "_raw",
         "_separator",
         "_spaced",
         "_tail",
@@ -50,6 +54,7 @@ class StreamMeter:
         "_unread",
         "_wanted",
         "chunks",
+        "raw",
     )
 
     def __init__(self, wish: Asked, engine: Engine, *, chat: bool) -> None:
@@ -58,11 +63,13 @@ class StreamMeter:
         self._added_running = engine in ("vllm", "sglang") and not wish.continuous
         self._added_timings = engine == "llamacpp" and not wish.timings
         self._timings = engine == "llamacpp"
+        # vLLM and SGLang put running usage on the finishing chunk too, and of `n` answers each has
+        # one; only a chunk without choices is their last word.
+        self._finishes = engine not in ("vllm", "sglang")
         self._tail = b""
-        self._newline = b""
-        self._spaced = False
-        self._separator = b"\n\n"
-        self._raw: bytes | None = None
+        self._spaced: bool | None = None
+        self._separator = b""
+        self.raw: bytes | None = None
         self._timings_said = False
         self._final = False
         self._complete = False
@@ -76,9 +83,9 @@ class StreamMeter:
 
     def usage(self) -> Usage | None:
         """The usage as the engine last said it; null if it said none that can be believed."""
-        if self._raw is None:
+        if self.raw is None:
             return None
-        return (usage_from_timings if self._timings_said else usage_from)(self._raw)
+        return (usage_from_timings if self._timings_said else usage_from)(self.raw)
 
     def counted(self) -> tuple[Basis, Usage]:
         """The best count so far and how it was obtained."""
@@ -93,18 +100,23 @@ class StreamMeter:
         """The bytes to pass on to the client now, after one more read from the backend."""
         if self._unread:
             return data
+        seen = 0
         if self._tail:
+            # No separator is in the tail, but one may have begun there.
+            seen = max(0, len(self._tail) - _SEPARATOR_BYTES_MAX)
             data = self._tail + data
             self._tail = b""
-        if not self._newline:
-            self._find_newline(data)
+        if not self._separator:
+            place = data.find(b"\n")
+            if place >= 0:
+                self._separator = _CRLF if data[:place].endswith(b"\r") else _LF
         separator = self._separator
-        end = data.rfind(separator) + len(separator)
-        if end < len(separator):
+        found = data.rfind(separator, seen) if separator else -1
+        if found < 0:
             return self._wait(data)
+        end = found + len(separator)
         if end != len(data):
-            self._tail = data[end:]
-            data = data[:end]
+            return self._events(data[:end]) + self._wait(data[end:])
         return self._events(data)
 
     def rest(self) -> bytes:
@@ -112,19 +124,22 @@ class StreamMeter:
         tail, self._tail = self._tail, b""
         if not tail or self._unread:
             return tail
+        self._separator = self._separator or _LF
         whole = self._events(tail + self._separator)
         return whole.removesuffix(self._separator)
 
-    def _find_newline(self, data: bytes) -> None:
-        place = data.find(b"\n")
-        if place >= 0:
-            # A backend writes all its chunks in one style: with or without spaces after colons.
-            first = data.find(b"data:")
-            self._spaced = first >= 0 and _SPACED_HEAD.match(data, first) is not None
-            self._newline = b"\r\n" if data[place - 1 : place] == b"\r" else b"\n"
-            self._separator = self._newline * 2
-
     def _wait(self, data: bytes) -> bytes:
+        """Keep an event until it is whole, unless the other kind of line end shows that it is.
+
+        A server whose comments end in CRLF and its data in LF must not be held back.
+        """
+        other = _LF if self._separator == _CRLF else _CRLF
+        found = data.rfind(other)
+        if found >= 0:
+            self._separator = other
+            end = found + len(other)
+            self._tail = data[end:]
+            return self._events(data[:end])
         if len(data) <= EVENT_BYTES_MAX:
             self._tail = data
             return b""
@@ -133,53 +148,55 @@ class StreamMeter:
 
     def _events(self, block: bytes) -> bytes:
         """Count and strip a run of whole events."""
+        if self._spaced is None:
+            # A backend writes all its chunks in one style: with or without spaces after colons.
+            first = block.find(b"data:")
+            if first >= 0:
+                self._spaced = _SPACED_HEAD.match(block, first) is not None
         seen = _SPACED.sub(rb"\1:", block) if self._spaced else block
         self._count(seen)
         # Searching from the end is several times faster, and what ends a stream is at the end.
-        done = block.rfind(b"[DONE]")
-        if done >= 0:
-            self._complete = _DONE.search(block, max(0, done - len(b"\ndata: "))) is not None
+        if block.rfind(b"[DONE]") >= 0 and not self._complete:
+            self._complete = _DONE.search(block) is not None
         if self._timings and b'"timings":' in block:
             return self._one_by_one(block)
         place = seen.rfind(b'"usage":')
         if place < 0:
             return block
-        if (
-            not self._added_running
-            or self._separator != b"\n\n"
-            or seen.rfind(b'"choices":[]') >= 0
-        ):
+        if not self._added_running or self._separator != _LF or self._spaced:
             return self._one_by_one(block)
-        return self._without_running(block, seen, place)
-
+        if block.rfind(_BARE) < 0:
+            return self._without_running(block, place)
+        # A chunk of usage alone ends the stream; what comes before it still goes the fast way.
+        before = block.rfind(_LF, 0, block.find(_BARE))
+        head = b"" if before < 0 else block[: before + len(_LF)]
+        place = head.rfind(b'"usage":')
+        stripped = self._without_running(head, place) if place >= 0 else head
+        return stripped + self._one_by_one(block[len(head) :])
 
     def _count(self, seen: bytes) -> None:
-        """Count the chunks with text. A look at the last event decides which kinds to look for.
+        """Count the chunks with text; only where some have none, look for the other kinds too.
 
-        Kinds that only earlier events of the same read carry may be missed: it is a lower bound.
+        So a read gives the same count as its events one by one (unless one event holds the texts
+        of several choices), and plain text costs no more than it must.
         """
         main = self._main_text
-        self.chunks += seen.count(_TEXTS[main]) - seen.count(_EMPTY[main])
-        last = seen.rfind(self._separator, 0, -len(self._separator))
-        if seen.find(_TEXTS[main], max(last, 0)) >= 0:
-            return
-        if main == "content" and seen.find(b'"reasoning', max(last, 0)) >= 0:
+        texts = _texts(seen, main)
+        if main == "content" and texts < (events := seen.count(b'"delta"')):
             # vLLM may write the same reasoning under both names: that is one token, not two.
-            self.chunks += max(
-                seen.count(_TEXTS[name]) - seen.count(_EMPTY[name])
-                for name in ("reasoning_content", "reasoning")
-            )
-        elif main == "content" and seen.find(_TEXTS["arguments"], max(last, 0)) >= 0:
-            self.chunks += seen.count(_TEXTS["arguments"]) - seen.count(_EMPTY["arguments"])
+            texts += _texts(seen, "reasoning_content") or _texts(seen, "reasoning")
+            if texts < events:
+                texts += _texts(seen, "arguments")
+        self.chunks += texts
 
-    def _without_running(self, block: bytes, seen: bytes, place: int) -> bytes:
+    def _without_running(self, block: bytes, place: int) -> bytes:
         """The fast way for vLLM and SGLang: running usage is the last member of every chunk."""
-        end = seen.find(b"}\n\n", place)
-        raw = seen[place + 8 : end]
+        end = block.find(b"}\n\n", place)
+        raw = block[place + 8 : end]
         stripped = _RUNNING.sub(b"", block)
         if stripped.rfind(b'"usage":') >= 0 or not raw.startswith(b"{"):
             return self._one_by_one(block)
-        self._raw = raw
+        self.raw, self._final = raw, False
         return stripped
 
     def _one_by_one(self, block: bytes) -> bytes:
@@ -189,36 +206,40 @@ class StreamMeter:
         first = min((place for place in places if place >= 0), default=0)
         start = block.rfind(separator, 0, first)
         start = 0 if start < 0 else start + len(separator)
-        kept = [self._event(event) for event in block[start:].split(separator)[:-1]]
-        return block[:start] + b"".join(event + separator for event in kept if event is not None)
+        *events, last = block[start:].split(separator)
+        kept = [self._event(event) for event in events]
+        return b"".join((block[:start], *kept, last))
 
-    def _event(self, event: bytes) -> bytes | None:
-        """One event without its blank line, stripped; null if nothing of it is for the client."""
+    def _event(self, event: bytes) -> bytes:
+        """One event and its blank line, stripped; empty if nothing of it is for the client."""
+        separator = self._separator
         if b'"usage"' not in event and b'"timings"' not in event:
-            return event
-        start = 0 if event.startswith(b"data:") else event.find(self._newline + b"data:")
-        if start < 0:
-            return event
-        start = event.index(b"data:", start) + 5
-        end = event.find(self._newline, start) if self._newline else -1
+            return event + separator
+        start = 0 if event.startswith(b"data:") else event.find(b"\ndata:") + 1
+        if not event.startswith(b"data:", start):
+            return event + separator
+        start += len(b"data: ") if event.startswith(b"data: ", start) else len(b"data:")
+        end = event.find(b"\n", start)
         end = len(event) if end < 0 else end
+        data = event[start:end].rstrip(b"\r")
         try:
-            fields = _fields.decode(event[start:end])
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return event
+            fields = _fields.decode(data)
+        except UNREADABLE:
+            return event + separator
         drop, strip = self._judge(fields)
         if drop:
-            return None
+            # Blank lines before it may belong to the event before, which has gone out already.
+            return event[: len(event) - len(event.lstrip(b"\r\n"))]
         if not strip:
-            return event
-        kept = {name: raw for name, raw in fields.items() if name not in strip}
-        return b"".join((event[:start], b" ", msgspec.json.encode(kept), event[end:]))
+            return event + separator
+        kept = msgspec.json.encode({name: raw for name, raw in fields.items() if name not in strip})
+        return b"".join((event[:start], kept, event[start + len(data) :], separator))
 
     def _judge(self, fields: dict[str, msgspec.Raw]) -> tuple[bool, set[str]]:
         """Take the usage out of a parsed chunk. Returns (drop it whole, members to strip)."""
         choices = bytes(fields.get("choices", b"[]"))
         bare = "choices" in fields and not choices.strip(b"[] \t")
-        finishing = bare or (b'"finish_reason":"' in choices.replace(b" ", b""))
+        finishing = bare or (self._finishes and b'"finish_reason":"' in choices.replace(b" ", b""))
         strip: set[str] = set()
         raw = fields.get("usage")
         if raw is not None:
@@ -240,9 +261,15 @@ class StreamMeter:
         return False, strip
 
     def _take(self, raw: bytes, *, final: bool, timings: bool = False) -> None:
-        """The last usage counts, never the sum: engines may say it twice."""
-        if self._final and not final:
+        """The last usage that can be believed counts, never the sum: engines may say it twice."""
+        if (usage_from_timings if timings else usage_from)(raw) is None:
             return
-        self._raw = raw
+        self.raw = raw
         self._timings_said = timings
         self._final = final
+
+
+def _texts(seen: bytes, name: str) -> int:
+    """How often the member `name` stands in `seen` with a text that is not empty."""
+    found = seen.count(_TEXTS[name])
+    return found - seen.count(_EMPTY[name]) if found else 0

@@ -7,6 +7,7 @@ OpenAI's cached and cache-write tokens are inside `prompt_tokens`, reasoning tok
 import msgspec
 
 from ledger.events import Usage
+from ledger.events.usage import TOKENS_MAX
 
 
 class _PromptDetails(msgspec.Struct):
@@ -39,6 +40,9 @@ _usage = msgspec.json.Decoder(_Usage)
 _timings = msgspec.json.Decoder(_Timings)
 _answer = msgspec.json.Decoder(_Answer)
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that a backend should not have sent; deep nesting is the last."""
+
 
 def usage_from(raw: bytes | msgspec.Raw) -> Usage | None:
     """The buckets of an OpenAI `usage` object; null if it is none that can be believed.
@@ -47,9 +51,9 @@ def usage_from(raw: bytes | msgspec.Raw) -> Usage | None:
     """
     try:
         said = _usage.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
-    if said.prompt_tokens < 0 or said.completion_tokens < 0:
+    if not (0 <= said.prompt_tokens <= TOKENS_MAX and 0 <= said.completion_tokens <= TOKENS_MAX):
         return None
     prompt, completion = said.prompt_tokens_details, said.completion_tokens_details
     cached = _within((prompt.cached_tokens if prompt else 0) or 0, said.prompt_tokens)
@@ -72,9 +76,10 @@ def usage_from_timings(raw: bytes | msgspec.Raw) -> Usage | None:
     """The buckets of llama.cpp's `timings`: prompt tokens processed, cached, predicted."""
     try:
         said = _timings.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
-    if min(said.prompt_n, said.cache_n, said.predicted_n) < 0:
+    counts = (said.prompt_n, said.cache_n, said.predicted_n)
+    if min(counts) < 0 or max(counts) > TOKENS_MAX:
         return None
     return Usage(
         uncached_in=said.prompt_n,
@@ -89,7 +94,7 @@ def usage_of_answer(body: bytes) -> Usage | None:
     """The buckets of a whole, not streamed answer; null if it carries no usage."""
     try:
         return usage_from(_answer.decode(body).usage)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 
