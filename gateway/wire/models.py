@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gateway.wire.requests import Engine
+from gateway.wire.usage import UNREADABLE
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -31,7 +32,7 @@ def listed(body: bytes) -> Listed | None:
     """What the list in `body` says; null if it is no model list."""
     try:
         found = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     engines = {_OWNERS.get((model.owned_by or "").lower(), "openai") for model in found.data}
     engine: Engine = engines.pop() if len(engines) == 1 else "openai"

@@ -116,7 +116,7 @@ def _of_added(what: str, sides: dict[str, list[float]], budget: float) -> Figure
 
 def _load(proxy: Served, seconds: float, *more: object) -> Any:
     return load(
-        *("-mode", "load", "-url", proxy.url, "-key", proxy.key, "-n", 10_000_000),
+        *("-mode", "load", "-url", proxy.url, "-key", proxy.key, "-n", 5_000_000),
         *("-t", f"{seconds}s", *more),
     )
 

@@ -30,7 +30,8 @@ ANSWER = (
 )
 CHUNK = (
     b'data: {"id":"chatcmpl-b0-1abcdefghijkl","object":"chat.completion.chunk",'
-    b'"created":1795973691,"model":"fake-n500","choices":[{"index":0,"delta":{"content":" t123"},"logprobs":null,'
+    b'"created":1795973691,"model":"fake-n500","choices":[{"index":0,'
+    b'"delta":{"content":" t123"},"logprobs":null,'
     b'"finish_reason":null}]}\n\n'
 )
 RUNNING = CHUNK[:-3] + b',"usage":{"prompt_tokens":12,"total_tokens":17,"completion_tokens":5}}\n\n'
