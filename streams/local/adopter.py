@@ -60,7 +60,7 @@ class Adopter:
     def _closing(self, read: ReadSession, dead: Follower) -> list[Draft]:
         """All that has to be said so that nothing of the dead spool stays open."""
         life = dead.life
-        source = life.source or _source_of(dead)
+        source = dead.source()
         time: datetime | None = life.last_time or (last_heard(read, source) if source else None)
         if source is None or time is None:
             # It never wrote anything, so there is nothing that could be closed.
@@ -78,10 +78,12 @@ class Adopter:
                 last[topic] = max(sequence, last.get(topic, 0))
             drafts.append(closed(source, last, time, self._own().source))
         if drafts:
-            self._say(
-                f"{source} is gone without a word; {len(open_now)} open requests are closed as "
-                "abandoned, with the last running totals that it wrote"
+            count = len(open_now)
+            rest = (
+                f"its {count} open requests are closed as abandoned, with the last running totals "
+                "that it wrote"
             )
+            self._say(f"{source} died; {rest if count else 'it left no request open'}")
         return drafts
 
     def _cut_torn_tail(self, dead: Follower) -> None:
@@ -100,11 +102,3 @@ class Adopter:
             f"{dead.name}: {last.end - dead.position} bytes at the end were no whole record and "
             f"are cut off; they are kept in the file torn-{dead.position}"
         )
-
-
-def _source_of(dead: Follower) -> str | None:
-    try:
-        return dead.reader.source() or None
-    except (OSError, UnicodeDecodeError):
-        # An empty spool whose name was lost has nothing to close.
-        return None

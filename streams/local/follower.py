@@ -6,21 +6,26 @@ words, kept in the ledger where something may be lost, and the log is left alone
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from ledger.errors import EventError, UnknownEvent
-from ledger.events import Event, payload_of
+from ledger.events import Event, payload_of, same_fact
+from ledger.sql.replay import registry_facts
+from ledger.sql.session import Ledger
 from ledger.sql.writer import Batch, LedgerWriter, Poison
 from streams.adoption import SpoolLife
 from streams.local.layout import REGISTRY_LOG_NAME, log_name
 from streams.log.reader import Chunk, SpoolReader
 from streams.log.registry import read_registry
-from streams.log.spool import ADOPTED, CONSUMED
+from streams.log.spool import ADOPTED, CONSUMED, segment_name
 
 BATCH_EVENTS_MAX: Final = 5000
 """Events in one transaction: a quarter of a second of work, after which others get the ledger."""
+
+SAID_MAX: Final = 1000
+"""Different things that one log remembers to have said; a log in such a state repeats itself."""
 
 Say = Callable[[str], None]
 
@@ -39,8 +44,11 @@ class _Log:
     def _write(self, chunk: Chunk, events: list[Event]) -> None:
         """Take `chunk`, read at our position, into the ledger; `events` are those to write."""
         poison = [Poison(bad.offset, bad.reason, bad.record) for bad in chunk.poison]
-        for bad in poison:
-            self.once(f"{self.name}: the record at {bad.offset} is set aside: {bad.reason}")
+        if poison:
+            self.once(
+                f"{self.name}: {len(poison)} records are no events and are set aside, the first at "
+                f"offset {poison[0].offset}: {poison[0].reason}"
+            )
         if chunk.missing is not None:
             words = (
                 f"{self.name}: bytes {chunk.missing.start} to {chunk.missing.end} are gone from "
@@ -98,7 +106,8 @@ class _Log:
         """Say `words` unless this log has said them before; true if it had not."""
         if words in self._said:
             return False
-        self._said.add(words)
+        if len(self._said) < SAID_MAX:
+            self._said.add(words)
         self._say(words)
         return True
 
@@ -108,12 +117,13 @@ class RegistryFollower(_Log):
 
     Unlike a spool it goes on growing after a data directory was put back to an older copy, and new
     events would then stand at offsets that the ledger believes to have read. Reading all again
-    costs little, and what the ledger has is seen as a repetition.
+    costs little: what `ledger` has already is left out.
     """
 
-    def __init__(self, path: Path, writer: LedgerWriter, say: Say) -> None:
+    def __init__(self, path: Path, ledger: Ledger, writer: LedgerWriter, say: Say) -> None:
         super().__init__(REGISTRY_LOG_NAME, writer, say)
         self._path = path
+        self._ledger = ledger
         self._read_to: int | None = None
         self._seen: tuple[int, int, int] | None = None
 
@@ -136,9 +146,27 @@ class RegistryFollower(_Log):
                 f"{self.name}: the ledger had read up to {self.position}, but the log ends at "
                 f"{chunk.next_offset} (an older copy was put back?); all of it is read again"
             )
-        self._write(chunk, chunk.events)
+        events = chunk.events
+        if self.position > (self._read_to or 0):
+            events = self._unknown(events)
+        self._write(chunk, events)
         self._read_to, self._seen = chunk.next_offset, seen
-        return bool(chunk.events)
+        return bool(events)
+
+    def _unknown(self, events: list[Event]) -> list[Event]:
+        """Those of `events` that the ledger does not hold exactly so, under the same name."""
+        with self._ledger.read() as read:
+            held = {
+                (fact.event.source, fact.event.sequence): fact.event
+                for run in registry_facts(read)
+                for fact in run
+            }
+        unknown = []
+        for event in events:
+            known = held.get((event.source, event.sequence))
+            if known is None or not same_fact(known, event):
+                unknown.append(event)
+        return unknown
 
     def _batch(self, next_offset: int, events: list[Event], poison: list[Poison]) -> None:
         # The ledger's position only ever goes forward; where we read is ours to remember.
@@ -148,13 +176,21 @@ class RegistryFollower(_Log):
 class Follower(_Log):
     """One spool. Besides writing it keeps `life`: what the spool leaves open if its writer dies.
 
+    `open_in_ledger` gives the ids of the requests of a source that are open in the ledger.
     `behind`: the ledger has read more than there is. `broken`: it cannot be read to its end.
     `failing`: the disk refused the last read; the owner sets and clears it.
     """
 
-    def __init__(self, directory: Path, writer: LedgerWriter, say: Say) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        writer: LedgerWriter,
+        say: Say,
+        open_in_ledger: Callable[[str], Iterable[str]],
+    ) -> None:
         super().__init__(log_name(directory), writer, say)
         self.directory = directory
+        self._open_in_ledger = open_in_ledger
         self.reader = SpoolReader(directory)
         self.life = SpoolLife()
         self.behind = self.broken = self.failing = False
@@ -196,6 +232,15 @@ class Follower(_Log):
         """True if the spool cannot be read to its end: broken bytes, or a newer version's event."""
         return self.broken or self._stuck_at is not None
 
+    def source(self) -> str | None:
+        """The name of the writer, by its records or else by its file; null if neither tells."""
+        if self.life.source is not None:
+            return self.life.source
+        try:
+            return self.reader.source() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
     def end(self) -> int:
         """The logical end of the spool on disk as it is now; 0 if the spool is gone."""
         try:
@@ -213,14 +258,33 @@ class Follower(_Log):
 
     def _recall(self) -> None:
         """Before the first pump: what the part that the ledger has already taken left open."""
-        segments = self.reader.segments()
-        offset = segments[0].start if segments else 0
+        offset = self._recall_from()
         while offset < self.position:
             chunk = self.reader.read(offset)
             if chunk.next_offset == offset:
                 return
             self._remember(chunk, offset)
             offset = chunk.next_offset
+
+    def _recall_from(self) -> int:
+        """The start of the newest segment from which on all open requests are accepted.
+
+        The ledger knows which are open. Looking for them from the newest segment on spares reading
+        hundreds of megabytes that were consumed, at each start of a runner.
+        """
+        if self.position == 0:
+            return 0
+        segments = [s for s in self.reader.segments() if s.start < self.position]
+        source = self.source()
+        if source is None:
+            return segments[0].start if segments else self.position
+        wanted = {f'"id":"{name}/accepted"'.encode() for name in self._open_in_ledger(source)}
+        start = self.position
+        while wanted and segments:
+            start = segments.pop().start
+            data = (self.directory / segment_name(start)).read_bytes()
+            wanted = {mark for mark in wanted if mark not in data}
+        return start
 
     def _remember(self, chunk: Chunk, offset: int) -> None:
         for event in chunk.events:

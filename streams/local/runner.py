@@ -21,6 +21,7 @@ from ledger.clock import Clock, SystemClock
 from ledger.errors import LedgerError, PositionMoved
 from ledger.identity import mint_id
 from ledger.sql.session import Ledger, open_ledger
+from ledger.sql.sources import open_requests
 from ledger.sql.writer import LedgerWriter
 from streams.adoption import closed
 from streams.errors import RunnerError, StreamsError
@@ -74,7 +75,7 @@ class Runner:
         self._keep_bytes = keep_bytes
         self._durability = durability
         self._writer = LedgerWriter(ledger, clock)
-        self._registry = RegistryFollower(layout.registry_log, self._writer, say)
+        self._registry = self._registry_follower()
         self._followers: dict[str, Follower] = {}
         self._settled: set[str] = set()
         self._unreadable: set[str] = set()
@@ -145,8 +146,15 @@ class Runner:
         for follower in self._followers.values():
             follower.close()
         self._followers.clear()
-        self._registry = RegistryFollower(self._layout.registry_log, self._writer, self._say)
+        self._registry = self._registry_follower()
         self._look()
+
+    def _registry_follower(self) -> RegistryFollower:
+        return RegistryFollower(self._layout.registry_log, self._ledger, self._writer, self._say)
+
+    def _open_in_ledger(self, source: str) -> list[str]:
+        with self._ledger.read() as read:
+            return [row.request_id for row in open_requests(read, source)]
 
     def _is_due(self, what: str, every_seconds: float) -> bool:
         now = self._clock.monotonic()
@@ -161,7 +169,9 @@ class Runner:
             if name in self._followers or name in self._settled:
                 continue
             try:
-                self._followers[name] = Follower(directory, self._writer, self._say)
+                self._followers[name] = Follower(
+                    directory, self._writer, self._say, self._open_in_ledger
+                )
             except OSError as wrong:
                 if name not in self._unreadable:
                     self._say(f"{directory} cannot be read: {wrong}; the other spools are")

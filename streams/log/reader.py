@@ -194,24 +194,20 @@ class SpoolReader:
     def _trouble(self, offset: int) -> LogCorrupt | None:
         """Why the bytes at `offset` can never become a frame; null if they still may."""
         within = offset - self._start
-        # Read again: a first read may have met a failed write that was cut back and written anew.
+        # Looked for first: once there is a later segment, this one does not grow any more.
+        later = any(segment.start > self._start for segment in self.segments())
+        # Read again: a first read may have met a write under way, or one that was cut back.
         rest = os.pread(self._fd, os.fstat(self._fd).st_size - within, within)
         if scan(rest).frames or not rest:
             return None
         found = next_frame(rest, 1)
-        path = self.directory / segment_name(self._start)
-        if found is not None:
-            return LogCorrupt(
-                f"{path}: broken bytes at {within} (logical offset {offset}), {found} bytes before "
-                "whole records; this log is read no further, what is older is not touched"
-            )
-        later = [s.start for s in self.segments() if s.start > self._start]
-        if later:
-            return LogCorrupt(
-                f"{path}: {len(rest)} broken bytes at {within} (logical offset {offset}) before "
-                "later segments; this log is read no further, what is older is not touched"
-            )
-        return None
+        if found is None and not later:
+            return None
+        behind = f"{found} bytes before whole records" if found else "before later segments"
+        return LogCorrupt(
+            f"{self.directory / segment_name(self._start)}: broken bytes at {within} (logical "
+            f"offset {offset}), {behind}; this log is read no further, what is older is not touched"
+        )
 
 
 def decoded(frames: list[Frame], offset: int) -> tuple[list[Event], list[BadRecord]]:

@@ -161,14 +161,19 @@ class SpoolWriter:
             return
         try:
             await self._sync.wait(self._end)
-        except SpoolFailed:
-            self._failed = self._failed or self._sync.failed
+        except SpoolFailed as failed:
+            self._failed = self._failed or str(failed)
             raise
 
     def sync(self) -> None:
         """What `durable` does, blocking: for writers without an event loop."""
-        if self._sync is not None:
+        if self._sync is None:
+            return
+        try:
             self._sync.sync_now()
+        except SpoolFailed as failed:
+            self._failed = self._failed or str(failed)
+            raise
 
     def room(self) -> bool:
         """True while a new request may be accepted: below the limit, and the reserve is whole."""

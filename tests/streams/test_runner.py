@@ -10,11 +10,12 @@ import pytest
 from ledger.errors import LedgerUnavailable, PositionMoved
 from ledger.events import Usage
 from ledger.sql.writer import Batch, LedgerWriter, Written
-from streams.errors import RunnerError
+from streams.errors import RunnerError, SpoolFailed
+from streams.local.follower import Follower
 from streams.local.layout import REGISTRY_LOG_NAME, log_name
 from streams.local.runner import run_once
 from streams.log.lock import FileLock
-from streams.log.reader import SpoolReader
+from streams.log.reader import Chunk, SpoolReader
 from streams.log.segment import frame
 from streams.log.spool import SpoolWriter, segment_name
 from tests.streams.builders import START, accepted, attempted, delivered, finished
@@ -335,3 +336,104 @@ def test_refused_changes_of_the_registry_do_not_reach_the_ledger(house: House) -
 
 def test_the_name_of_a_log_is_that_of_its_directory(house: House) -> None:
     assert log_name(house.layout.spool("aa01")) == "spool/aa01"
+
+
+def follower(house: House, writer: SpoolWriter) -> Follower:
+    """A follower as a runner that starts now would make it."""
+    runner = house.runner()
+    runner._look()
+    return runner._followers[writer.directory.name]
+
+
+def test_a_new_runner_recalls_only_what_open_requests_need(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = house.gateway(segment_bytes=900)
+    serve(gateway, *"abcd")
+    gateway.append(accepted("open"), attempted("open"))
+    serve(gateway, *"efgh")
+    gateway.append(delivered("open", 1, 3))
+    house.runner().catch_up()
+    read: list[int] = []
+    original = SpoolReader.read
+
+    def noted(self: SpoolReader, offset: int, max_bytes: int = 1 << 21) -> Chunk:
+        read.append(offset)
+        return original(self, offset, max_bytes)
+
+    monkeypatch.setattr(SpoolReader, "read", noted)
+    life = follower(house, gateway).life
+    assert set(life.open) == {"open"} and life.open["open"].row.chunks == 3
+    assert min(read) > 1000, "what is older than the open request is not read again"
+    (gateway.directory / "source").unlink()
+    whole = follower(house, gateway).life
+    assert min(read) == 0, "without a name all is read"
+    assert whole.open["open"].row == life.open["open"].row
+    gateway.append(finished("open"))
+    house.runner().catch_up()
+    read.clear()
+    assert not follower(house, gateway).life.open
+
+
+def test_an_empty_newest_segment_is_no_torn_tail(house: House) -> None:
+    gateway = house.gateway(segment_bytes=1 << 20)
+    serve(gateway, "a")
+    (gateway.directory / segment_name(gateway.written_bytes())).touch()
+    house.die(gateway)
+    house.catch_up()
+    assert house.adopted() >= {"aa01"}
+    assert not any("cut off" in line for line in house.said)
+    assert house.findings() == []
+
+
+def test_while_the_disk_refuses_nothing_is_adopted_and_nothing_lost(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = house.gateway()
+    gateway.append(accepted("a"))
+    house.die(gateway)
+    runner = house.runner()
+
+    def full(fd: int, offset: int, size: int) -> Never:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streams.log.spool.os.posix_fallocate", full)
+        with pytest.raises(SpoolFailed, match="cannot start a spool"):
+            runner.step()
+    assert house.states() == {"a": "open"}
+    assert house.adopted() == set()
+    house.clock.advance(1)
+    runner.step()
+    runner.step()
+    assert house.states() == {"a": "abandoned"}
+    runner.close()
+    assert house.findings() == []
+
+
+def test_a_mark_that_cannot_be_made_is_made_later_without_telling_all_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = house.gateway()
+    gateway.append(accepted("a"))
+    house.die(gateway)
+    runner = house.runner()
+
+    def full(path: Path) -> Never:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "touch", full)
+        for _ in range(3):
+            house.clock.advance(1)
+            with pytest.raises(OSError, match="No space"):
+                runner.step()
+    house.clock.advance(1)
+    runner.step()
+    runner.step()
+    assert "aa01" in house.adopted()
+    own = next(name for name in house.spools() if name != "aa01")
+    events = SpoolReader(house.layout.spool(own)).read(0).events
+    assert [event.id for event in events] == ["a/abandoned", "/gateway/test/aa01/closed"]
+    runner.close()
+    assert house.findings() == []
