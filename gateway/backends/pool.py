@@ -16,7 +16,10 @@ PROBE_SECONDS_MAX = 5.0
 
 
 class Backend:
-    """One model server. `models` null means that any name is passed on to it."""
+    """One model server. `models` null means that any name is passed on to it.
+
+    `known` are names that it serves for sure: those that were set, or that it listed itself.
+    """
 
     __slots__ = (
         "_fixed_engine",
@@ -26,6 +29,7 @@ class Backend:
         "engine",
         "fault",
         "in_flight",
+        "known",
         "models",
         "up",
         "url",
@@ -46,6 +50,7 @@ class Backend:
         self.authorization = None if key is None else f"Bearer {key}"
         self.engine: Engine = engine or "openai"
         self.models: frozenset[str] | None = None if any_model else frozenset(models or ())
+        self.known = self.models or frozenset()
         self.in_flight = 0
         self.up = False
         self.fault: str | None = "it was not asked yet"
@@ -67,8 +72,10 @@ class Backend:
         self.up, self.fault = True, None
         if not self._fixed_engine:
             self.engine = said.engine
-        if not self._fixed_models:
-            self.models = frozenset(said.models)
+        if self.models is None:
+            self.known = frozenset(said.models)
+        elif not self._fixed_models:
+            self.known = self.models = frozenset(said.models)
 
     def failed(self, reason: str) -> None:
         """It did not answer: others go first until it is heard of again."""
@@ -127,6 +134,4 @@ class Pool:
             backend.failed(str(failed))
         else:
             backend.learn(status, body)
-        self._served = frozenset(
-            name for each in self.backends.values() for name in each.models or ()
-        )
+        self._served = frozenset(name for each in self.backends.values() for name in each.known)
