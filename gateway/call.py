@@ -22,7 +22,9 @@ from ledger.events.usage import NOTHING_KNOWN
 
 Endpoint = Literal["chat/completions", "completions"]
 
-Cut = Literal["client_gone", "first_byte", "between_chunks", "total", "spool_failed"]
+Cut = Literal[
+    "client_gone", "client_stalled", "first_byte", "between_chunks", "total", "spool_failed"
+]
 """Why a request is ended from outside: whoever sets it then cancels the request's task."""
 
 BYTES_PER_TOKEN = 4
@@ -51,6 +53,7 @@ class Call:
         "leased",
         "meter",
         "request_id",
+        "sending",
         "started",
         "task",
         "upstream",
@@ -79,6 +82,7 @@ class Call:
         self.flushes = 0
         self.cut: Cut | None = None
         self.head_sent = False
+        self.sending = False  # true while the client's connection takes no more
         self.finished = False
 
     def lease(self, backend: Backend | None) -> None:

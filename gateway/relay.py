@@ -37,6 +37,7 @@ fails two servers is more likely to be at fault itself."""
 
 _CUT: dict[Cut, tuple[Outcome, str]] = {
     "client_gone": ("client_gone", "the client hung up"),
+    "client_stalled": ("client_gone", "the client stopped reading beyond the time limit"),
     "first_byte": ("timeout", "no first byte within the time limit"),
     "between_chunks": ("timeout", "silence within the stream beyond the time limit"),
     "total": ("timeout", "the whole request beyond the time limit"),
@@ -106,11 +107,19 @@ class Relay:
         except SpoolFailed as failed:
             self._end(call, "spool_failed", str(failed))
             await self._say_failure(call, reply, Overloaded(_CUT["spool_failed"][1] + "."))
+        except Exception as fault:
+            self._end(call, "gateway_failed", type(fault).__name__)
+            raise
         finally:
             del self.open[call.request_id]
             call.lease(None)
             if call.answer is not None:
                 call.answer.close()
+
+    @property
+    def owes(self) -> bool:
+        """True while the end of some request could not be written yet."""
+        return bool(self._unwritten)
 
     def client_gone(self, call: Call) -> None:
         """The client of `call` hung up: stop the backend and bill what was produced."""
@@ -278,7 +287,9 @@ class Relay:
                 if self._wait_durable:
                     await self._journal.durable()
             if passed:
+                call.sending = True
                 await reply.body(passed, more=True)
+                call.sending = False
         rest = meter.rest()
         if not call.finished:
             self._finish(
@@ -364,7 +375,7 @@ class Relay:
             elif call.answer is None and now - call.heard > limits.first_byte_seconds:
                 self._cut(call, "first_byte")
             elif call.meter is not None and now - call.heard > limits.between_chunks_seconds:
-                self._cut(call, "between_chunks")
+                self._cut(call, "client_stalled" if call.sending else "between_chunks")
 
     async def _ended_from_outside(self, call: Call, reply: Reply) -> None:
         """The task was cancelled: by whoever set `call.cut`, else because the server stops."""
@@ -373,7 +384,7 @@ class Relay:
         self._end(call, outcome, reason)
         assert call.task is not None, "a call is served by a task"
         call.task.uncancel()
-        if cut == "client_gone":
+        if outcome == "client_gone":
             return
         kind = TooSlow if outcome == "timeout" else Overloaded
         await self._say_failure(call, reply, kind(f"The answer was cut: {reason}."))

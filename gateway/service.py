@@ -102,6 +102,7 @@ class Service:
         finally:
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
+            self.relay.tick()
             await self._pool.stop()
             await self._client.close()
             self._say_closed()
@@ -177,9 +178,9 @@ class Service:
     def _say_closed(self) -> None:
         source = self._journal.source
         closed = SourceClosed(closed_source=source, last=self._journal.last(), by="itself")
-        if self.relay.open:
+        if self.relay.open or self.relay.owes:
             # Whoever adopts the spool will close these; this source must not say it is complete.
-            log.error("%d requests have no end; they will be abandoned", len(self.relay.open))
+            log.error("some requests have no end in the spool; they will be abandoned")
             return
         self._write(Draft(f"{source}/closed", source, self._clock.now(), closed))
 

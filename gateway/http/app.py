@@ -51,7 +51,7 @@ def create_app(
             Route("/health/ready", ready, methods=["GET"]),
             Route("/metrics", prometheus, methods=["GET"]),
         ],
-        exception_handlers={404: _no_such_path, 405: _wrong_method},
+        exception_handlers={404: _no_such_path, 405: _wrong_method, 500: _own_fault},
     )
 
 
@@ -95,6 +95,18 @@ async def _wrong_method(request: Request, error: Exception) -> Response:
     answer = _refusal(405, message, "method_not_allowed")
     answer.headers["allow"] = allow
     return answer
+
+
+async def _own_fault(request: Request, error: Exception) -> Response:
+    """Starlette raises `error` again behind this answer, so that the server's log has its trace."""
+    body = error_body(
+        "The gateway failed while it handled this request; its log has the cause. Nothing that was "
+        "not delivered is billed.",
+        "server_error",
+        None,
+        "internal_error",
+    )
+    return Response(body, 500, headers={"content-type": "application/json"})
 
 
 def _refusal(status: int, message: str, code: str) -> Response:

@@ -12,6 +12,7 @@ Outcome = Literal[
     "backend_unreachable",  # no backend could be reached
     "timeout",  # a backend was too slow
     "spool_failed",  # the spool could not take a write; the answer was cut
+    "gateway_failed",  # a fault of the gateway itself; its log has the trace
     "shutdown",  # the gateway stopped before the answer was whole
 ]
 
