@@ -98,7 +98,10 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
 def _option(param: click.Parameter) -> str | None:
     if not isinstance(param, click.Option) or param.hidden:
         return None
-    metavar = "" if param.is_flag else f" {param.metavar or param.type.name.upper()}"
+    kind = param.metavar or param.type.name.upper()
+    if isinstance(param.type, click.Choice):
+        kind = "\\|".join(param.type.choices)
+    metavar = "" if param.is_flag else f" {kind}"
     default = f" Default: `{param.default}`." if param.show_default else ""
     many = " May be given several times." if param.multiple else ""
     return f"| `{', '.join(param.opts)}{metavar}` | {param.help}{default}{many} |"

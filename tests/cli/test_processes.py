@@ -3,13 +3,24 @@
 import json
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.cli.books import dead_spool
 from tests.support import events
-from tests.support.processes import CLI, environment, tollbook, tollbook_json
+from tests.support.processes import (
+    CLI,
+    backend,
+    call,
+    environment,
+    gateway,
+    tollbook,
+    tollbook_json,
+    wait_until,
+)
 
 HEAVY = ("sqlalchemy", "duckdb", "pyarrow", "aiohttp", "starlette", "uvicorn", "rich", "alembic")
 
@@ -82,12 +93,54 @@ def test_keys_made_at_once_are_all_there(tmp_path: Path) -> None:
     """Commands race for the registry; none is lost and none is written over."""
     data = tmp_path / "data"
     command = (*CLI, "keys", "create", "--data", str(data), "--name")
-    waiting = [
-        subprocess.Popen((*command, f"k{n}"), env=environment(), stdout=subprocess.PIPE)
-        for n in range(5)
-    ]
-    for process in waiting:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+    with ExitStack() as stack:
+        waiting = [
+            stack.enter_context(
+                subprocess.Popen(
+                    (*command, f"k{n}"),
+                    env=environment(),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            for n in range(5)
+        ]
+        said = [process.communicate(timeout=60)[0] for process in waiting]
+    assert [process.returncode for process in waiting] == [0] * 5, said
     names = {key["name"] for key in tollbook_json(data, "keys", "list")["keys"]}
     assert names == {f"k{n}" for n in range(5)}
+
+
+@pytest.mark.e2e
+def test_commands_on_a_gateway_that_serves(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+    with backend(tmp_path) as server, gateway(data, [server.url]) as door:
+
+        def asked(key: str) -> int:
+            return call(f"{door.url}/v1/chat/completions", body, key=key).status
+
+        key = tollbook_json(data, "keys", "create", "--name", "alice")["key"]
+        wait_until("the new key opens", lambda: asked(key) == 200, seconds=1)
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                asked(key)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            for verb in ("audit", "rebuild", "bill", "audit"):
+                done = tollbook(data, verb, check=False)
+                assert done.returncode == 0, done.stdout + done.stderr
+        finally:
+            stop.set()
+            worker.join()
+        tollbook(data, "keys", "revoke", "alice")
+        wait_until("the revoked key is refused", lambda: asked(key) == 401, seconds=1)
+        door.kill()
+        finished = server.stats()["requests"]
+    (row,) = tollbook_json(data, "bill")["rows"]
+    assert (row["name"], row["requests"]) == ("alice", finished)
