@@ -37,6 +37,7 @@ class Call:
     """The state of one request. Times are seconds of the monotonic clock, `accepted_at` is UTC."""
 
     __slots__ = (
+        "_overhead",
         "accepted_at",
         "answer",
         "attempts",
@@ -54,6 +55,7 @@ class Call:
         "meter",
         "request_id",
         "sending",
+        "sent",
         "started",
         "task",
         "upstream",
@@ -76,14 +78,16 @@ class Call:
         self.task: asyncio.Task[None] | None = None
         self.attempts = 0
         self.upstream = 0.0  # seconds spent waiting for a backend
-        self.heard = started  # when a backend was last heard of, or called
+        self.sent = started  # when a backend was last called
+        self.heard = started  # when bytes of its answer last came; as `sent` while none has
         self.first_token: float | None = None
-        self.flushed = 0  # chunks told by the last tokens.delivered
+        self.flushed: tuple[int, bytes | None] = (0, None)  # told by the last tokens.delivered
         self.flushes = 0
         self.cut: Cut | None = None
         self.head_sent = False
         self.sending = False  # true while the client's connection takes no more
         self.finished = False
+        self._overhead: float | None = None
 
     def lease(self, backend: Backend | None) -> None:
         """Count the call as in flight at `backend` and nowhere else; null gives it back."""
@@ -94,8 +98,16 @@ class Call:
         self.leased = backend
 
     def overhead(self, monotonic: float) -> float:
-        """Seconds spent in the gateway itself so far."""
+        """Seconds spent in the gateway itself so far; of a stream, up to its head."""
+        if self._overhead is not None:
+            return self._overhead
         return max(monotonic - self.started - self.upstream, 0.0)
+
+    def begin_stream(self, meter: StreamMeter, monotonic: float) -> None:
+        """The head of a stream is about to go out: from now on waiting is no overhead."""
+        self._overhead = self.overhead(monotonic)
+        self.meter = meter
+        self.head_sent = True
 
     def counted(self) -> tuple[Basis, Usage]:
         """The best count of a stream so far; nothing is known of a plain answer before its end."""
@@ -142,9 +154,9 @@ class Call:
     def delivered(self, now: datetime) -> Draft | None:
         """The running totals, if they moved since they were last told."""
         meter = self.meter
-        if meter is None or meter.chunks == self.flushed or self.finished:
+        if meter is None or self.finished or self.flushed == (meter.chunks, meter.raw):
             return None
-        self.flushed = meter.chunks
+        self.flushed = meter.chunks, meter.raw
         self.flushes += 1
         basis, usage = meter.counted()
         return Draft(

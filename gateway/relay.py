@@ -45,6 +45,31 @@ _CUT: dict[Cut, tuple[Outcome, str]] = {
 }
 
 
+class _Misconfigured(msgspec.Struct, frozen=True):
+    """An answer that is about the gateway's settings and none of the caller's business."""
+
+    code: str
+    reason: str
+    message: str
+
+
+_MISCONFIGURED = {
+    401: _Misconfigured(
+        "backend_key_refused",
+        "the backend refused the server key",
+        "The backend refused this gateway's own key. Your key is fine; whoever runs this gateway "
+        "must correct the 'key' of the backend.",
+    ),
+    3: _Misconfigured(
+        "backend_redirects",
+        "the backend answered with a redirect",
+        "The backend answered with a redirect, which is not followed. Whoever runs this gateway "
+        "must correct the 'url' of the backend.",
+    ),
+}
+"""By status, or by its first digit."""
+
+
 class Reply(Protocol):
     """Where the answer goes. Neither method raises if the client has left."""
 
@@ -92,9 +117,11 @@ class Relay:
                 f"No backend is left for the model {call.wish.model!r}. Try again shortly; whoever "
                 "runs this gateway sees at GET /health/ready what each backend lacks."
             )
-        await self._accept(call, backend, len(body), client)
+        self._accept(call, backend, len(body), client)
         self.open[call.request_id] = call
         try:
+            if self._wait_durable:
+                await self._journal.durable()
             answer = await self._first_answer(call, backend, body, headers)
             if answer.content_type.startswith("text/event-stream"):
                 await self._stream(call, answer, reply)
@@ -163,7 +190,7 @@ class Relay:
         choice = choose(Wanted(call.request_id, call.wish.model, tried), self._pool.views())
         return None if choice is None else self._pool.backends[choice.backend_id]
 
-    async def _accept(self, call: Call, backend: Backend, size: int, client: str | None) -> None:
+    def _accept(self, call: Call, backend: Backend, size: int, client: str | None) -> None:
         now = self._clock.now()
         try:
             self._journal.append(
@@ -178,8 +205,6 @@ class Relay:
             raise Overloaded(
                 f"Not metered, so not served: {failed}", code="spool_failed"
             ) from failed
-        if self._wait_durable:
-            await self._journal.durable()
 
     async def _first_answer(
         self, call: Call, backend: Backend, body: bytes, headers: Mapping[str, str]
@@ -215,7 +240,7 @@ class Relay:
         self, call: Call, backend: Backend, body: bytes, headers: Mapping[str, str]
     ) -> Answer:
         call.lease(backend)
-        sent = call.heard = self._clock.monotonic()
+        call.sent = call.heard = self._clock.monotonic()
         try:
             call.answer = await self._client.open(
                 backend,
@@ -224,15 +249,15 @@ class Relay:
                 headers,
             )
         finally:
-            call.heard = self._clock.monotonic()
-            call.upstream += call.heard - sent
+            call.upstream += self._clock.monotonic() - call.sent
         return call.answer
 
     async def _plain(self, call: Call, answer: Answer, reply: Reply) -> None:
         sent = self._clock.monotonic()
         body = await answer.read_all()
         call.upstream += self._clock.monotonic() - sent
-        if answer.status >= 400:
+        body = _veiled(body, call)
+        if answer.status >= 300:
             await self._error_answer(call, answer, body, reply)
             return
         usage = usage_of_answer(body)
@@ -243,22 +268,19 @@ class Relay:
         await self._send_whole(call, answer, body, reply)
 
     async def _error_answer(self, call: Call, answer: Answer, body: bytes, reply: Reply) -> None:
-        """A backend's own error passes as it is, except one that is about the server's key."""
-        refused = answer.status == 401
+        """A backend's own error passes as it is, except one that is about the gateway's settings:
+        a refused server key, or a redirect, which would show the caller where the backend is."""
+        wrong = _MISCONFIGURED.get(401 if answer.status == 401 else answer.status // 100)
         self._finish(
             call,
             "completed",
             status=answer.status,
-            reason="the backend refused the server key" if refused else "the backend's own error",
+            reason=wrong.reason if wrong else "the backend's own error",
             counted=("none", NOTHING_KNOWN),
         )
-        if refused:
-            raise Upstream(
-                "The backend refused this gateway's own key. Your key is fine; whoever runs this "
-                "gateway must correct the 'key' of the backend.",
-                code="backend_key_refused",
-            )
-        await self._send_whole(call, answer, _without_secret(body, call.backend), reply)
+        if wrong is not None:
+            raise Upstream(wrong.message, code=wrong.code)
+        await self._send_whole(call, answer, body, reply)
 
     async def _send_whole(self, call: Call, answer: Answer, body: bytes, reply: Reply) -> None:
         if self._wait_durable:
@@ -272,10 +294,9 @@ class Relay:
     async def _stream(self, call: Call, answer: Answer, reply: Reply) -> None:
         backend, monotonic = call.backend, self._clock.monotonic
         assert backend is not None, "an answer comes from a backend"
-        meter = call.meter = StreamMeter(
-            call.wish, backend.engine, chat=call.endpoint == "chat/completions"
-        )
-        call.head_sent = True
+        meter = StreamMeter(call.wish, backend.engine, chat=call.endpoint == "chat/completions")
+        call.begin_stream(meter, monotonic())
+        secret = backend.secret
         await reply.start(answer.status, self._head(call, answer))
         while data := await answer.read():
             call.heard = monotonic()
@@ -286,17 +307,19 @@ class Relay:
                 self._finish(call, "completed", status=answer.status, counted=meter.counted())
                 if self._wait_durable:
                     await self._journal.durable()
+            if secret is not None and secret in passed:
+                passed = _veiled(passed, call)
             if passed:
                 call.sending = True
                 await reply.body(passed, more=True)
                 call.sending = False
-        rest = meter.rest()
+        rest = _veiled(meter.rest(), call)
         if not call.finished:
             self._finish(
                 call,
                 "completed",
                 status=answer.status,
-                reason="the stream ended without [DONE]",
+                reason=None if meter.complete else "the stream ended without [DONE]",
                 counted=meter.counted(),
             )
         await reply.body(rest, more=False)
@@ -305,8 +328,9 @@ class Relay:
         """The backend's headers and ours: which backend it was, and what the gateway cost."""
         assert call.backend is not None, "an answer comes from a backend"
         overhead = call.overhead(self._clock.monotonic()) * 1000
+        secret = call.backend.secret
         return [
-            *answer.headers,
+            *(h for h in answer.headers if secret is None or secret not in h[1]),
             (b"x-tollbook-backend", call.backend.backend_id.encode()),
             (b"x-tollbook-overhead-ms", b"%.3f" % overhead),
         ]
@@ -363,28 +387,36 @@ class Relay:
             stats.chunks += call.meter.chunks
 
     def _cut(self, call: Call, why: Cut) -> None:
-        if call.cut is None and not call.finished and call.task is not None:
+        if call.cut is None and call.task is not None:
             call.cut = why
             call.task.cancel()
 
     def _keep_limits(self) -> None:
         limits, now = self._timeouts, self._clock.monotonic()
         for call in list(self.open.values()):
-            if now - call.started > limits.total_seconds:
+            if call.finished and call.meter is None:
+                continue  # its answer is on the way to the client
+            if now - call.started > limits.total_seconds and not call.finished:
                 self._cut(call, "total")
-            elif call.answer is None and now - call.heard > limits.first_byte_seconds:
+            elif call.heard == call.sent and now - call.sent > limits.first_byte_seconds:
                 self._cut(call, "first_byte")
-            elif call.meter is not None and now - call.heard > limits.between_chunks_seconds:
+            elif call.heard != call.sent and now - call.heard > limits.between_chunks_seconds:
                 self._cut(call, "client_stalled" if call.sending else "between_chunks")
 
     async def _ended_from_outside(self, call: Call, reply: Reply) -> None:
         """The task was cancelled: by whoever set `call.cut`, else because the server stops."""
         cut = call.cut
         outcome, reason = _CUT[cut] if cut else ("shutdown", "the gateway stopped")
+        billed = call.finished
         self._end(call, outcome, reason)
         assert call.task is not None, "a call is served by a task"
         call.task.uncancel()
         if outcome == "client_gone":
+            return
+        if billed:
+            # All of it was passed on; only the backend did not end what it had finished.
+            if call.meter is not None:
+                await reply.body(b"", more=False)
             return
         kind = TooSlow if outcome == "timeout" else Overloaded
         await self._say_failure(call, reply, kind(f"The answer was cut: {reason}."))
@@ -405,8 +437,7 @@ class Relay:
         await reply.body(b"", more=False)
 
 
-def _without_secret(body: bytes, backend: Backend | None) -> bytes:
-    """A backend's error must not show its key to a user, whatever the backend writes."""
-    if backend is None or backend.authorization is None:
-        return body
-    return body.replace(backend.authorization.removeprefix("Bearer ").encode(), b"[server key]")
+def _veiled(data: bytes, call: Call) -> bytes:
+    """A backend must not show its key to a user, whatever it writes."""
+    secret = call.backend.secret if call.backend else None
+    return data if secret is None else data.replace(secret, b"[server key]")

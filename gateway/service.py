@@ -95,6 +95,7 @@ class Service:
         self._mark()
         await self._pool.start()
         beat = asyncio.create_task(self._beat())
+        beat.add_done_callback(self._beat_ended)
         try:
             on_ready(self)
             await serve(self.server, door)
@@ -154,6 +155,12 @@ class Service:
             if now - marked >= MARK_SECONDS:
                 marked = now
                 self._mark()
+
+    def _beat_ended(self, beat: asyncio.Task[None]) -> None:
+        """Without a heartbeat no limit holds and no revoked key is noticed: then it must stop."""
+        if not beat.cancelled() and beat.exception() is not None:
+            log.critical("the heartbeat failed, so this process stops", exc_info=beat.exception())
+            self.server.stop()
 
     def _poll_registry(self) -> None:
         try:

@@ -25,6 +25,13 @@ _DROPPED = frozenset(
         b"set-cookie",
         b"www-authenticate",
         b"x-request-id",
+        b"x-client-request-id",
+        b"x-tollbook-backend",
+        b"x-tollbook-overhead-ms",
+        b"upgrade",
+        b"trailer",
+        b"proxy-authenticate",
+        b"alt-svc",
     )
 )
 """A backend's headers that end here: hop by hop, ours to set, or about the server's own door."""

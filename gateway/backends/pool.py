@@ -15,10 +15,15 @@ PROBE_SECONDS_MAX = 5.0
 """A server that needs longer for its list of models is busy beyond use or hangs."""
 
 
+SECRET_CHARACTERS_MIN = 12
+"""A shorter key is a placeholder such as EMPTY; to hide it would only mangle texts that say it."""
+
+
 class Backend:
     """One model server. `models` null means that any name is passed on to it.
 
     `known` are names that it serves for sure: those that were set, or that it listed itself.
+    `secret` is what no answer may show.
     """
 
     __slots__ = (
@@ -31,6 +36,7 @@ class Backend:
         "in_flight",
         "known",
         "models",
+        "secret",
         "up",
         "url",
     )
@@ -48,6 +54,7 @@ class Backend:
         self.backend_id = backend_id
         self.url = url
         self.authorization = None if key is None else f"Bearer {key}"
+        self.secret = key.encode() if key and len(key) >= SECRET_CHARACTERS_MIN else None
         self.engine: Engine = engine or "openai"
         self.models: frozenset[str] | None = None if any_model else frozenset(models or ())
         self.known = self.models or frozenset()

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.access import bearer_of, key_of, visible
 from gateway.errors import ApiError, error_body
-from gateway.http.doors import Desk, Door, hash_of
+from gateway.http.doors import Desk, Door, client_id_of, hash_of
 from gateway.http.reply import AsgiReply
 from gateway.metrics import CONTENT_TYPE
 from gateway.wire.models import model_list
@@ -42,7 +42,7 @@ def create_app(
     async def prometheus(request: Request) -> Response:
         return Response(metrics(), headers={"content-type": CONTENT_TYPE})
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/chat/completions", Door(desk, "chat/completions"), methods=["POST"]),
             Route("/v1/completions", Door(desk, "completions"), methods=["POST"]),
@@ -53,6 +53,9 @@ def create_app(
         ],
         exception_handlers={404: _no_such_path, 405: _wrong_method, 500: _own_fault},
     )
+    # A redirect to the path without its slash would answer what is not served here.
+    app.router.redirect_slashes = False
+    return app
 
 
 class Models:
@@ -63,15 +66,18 @@ class Models:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         desk = self._desk
-        reply = AsgiReply(send, f"req_{mint_id()}", None)
+        started = desk.clock.monotonic()
         headers = dict(scope["headers"])
+        reply = AsgiReply(send, f"req_{mint_id()}", client_id_of(headers))
         try:
             key = key_of(desk.book(), hash_of(bearer_of(headers.get(b"authorization"))))
         except ApiError as error:
             desk.stats.unauthorized += 1
-            await reply.whole(error.status, error.body())
-            return
-        await reply.whole(200, model_list(visible(key, desk.pool.served())))
+            status, body = error.status, error.body()
+        else:
+            status, body = 200, model_list(visible(key, desk.pool.served()))
+        spent = b"%.3f" % ((desk.clock.monotonic() - started) * 1000)
+        await reply.whole(status, body, [(b"x-tollbook-overhead-ms", spent)])
 
 
 def _json(status: int, content: object) -> Response:
@@ -106,13 +112,13 @@ async def _own_fault(request: Request, error: Exception) -> Response:
         None,
         "internal_error",
     )
-    return Response(body, 500, headers={"content-type": "application/json"})
+    return Response(body, 500, headers=_own_headers())
 
 
 def _refusal(status: int, message: str, code: str) -> Response:
     body = error_body(message, "invalid_request_error", None, code)
-    return Response(
-        body,
-        status,
-        headers={"content-type": "application/json", "x-request-id": f"req_{mint_id()}"},
-    )
+    return Response(body, status, headers=_own_headers())
+
+
+def _own_headers() -> dict[str, str]:
+    return {"content-type": "application/json", "x-request-id": f"req_{mint_id()}"}

@@ -74,9 +74,7 @@ class Door:
         started = desk.clock.monotonic()
         request_id = f"req_{mint_id()}"
         heads = _headers(scope)
-        client_id = heads.get(b"x-request-id")
-        if client_id is not None:
-            client_id = client_id[:CLIENT_ID_BYTES_MAX]
+        client_id = client_id_of(heads)
         reply = AsgiReply(send, request_id, client_id)
         key_id, model, call = None, None, None
         watched: Watched | None = None
@@ -138,6 +136,12 @@ class Door:
 def hash_of(secret: bytes) -> str:
     """The form in which the registry knows a key's secret."""
     return hashlib.sha256(secret).hexdigest()
+
+
+def client_id_of(headers: dict[bytes, bytes]) -> bytes | None:
+    """The client's own id of its request, as far as it is given back."""
+    client_id = headers.get(b"x-request-id")
+    return None if client_id is None else client_id[:CLIENT_ID_BYTES_MAX]
 
 
 class ClientGoneError(Exception):
