@@ -1,60 +1,58 @@
-"""A real llama.cpp server for tests and benchmarks: the demo's engine, in a process of its own."""
+"""The real llama.cpp server with its small model, for tests: a process of its own, then gone."""
 
-import contextlib
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
+from gateway.demo.checks import Counters, read_counters
 from gateway.demo.engine import MODEL, Order, model_file
-from tests.support.fake_backend import KEY
-from tests.support.processes import REPO, STOP_SECONDS_MAX, call, environment, free_port, wait_until
+from gateway.demo.wards import ward
+from ledger.clock import SystemClock
+from tests.support.processes import call, free_port, wait_until
 
-__all__ = ["MODEL", "llama_server"]
+__all__ = ["KEY", "MODEL", "counters", "llama_server"]
 
-LOAD_SECONDS_MAX = 120.0
-"""It is up in 2 s; the first time on a machine the model's file is put together as well."""
+KEY = "the-key-of-the-llama-server"
 
 
-@contextlib.contextmanager
-def llama_server(
-    key: str = KEY, threads: int | None = None, port: int | None = None
-) -> Iterator[str]:
-    """The address of a server of `MODEL`, locked with `key`, that ends with the block.
+@contextmanager
+def llama_server(key: str = KEY, threads: int = 1, port: int | None = None) -> Iterator[str]:
+    """The address of a llama.cpp server that serves `MODEL` and wants `key`.
 
-    It ends with this process too, whatever happens: it lives as long as its standard input.
+    `port` null takes a free one. It is up in about three seconds. More threads than free cores
+    make it several times slower, so there is one if nothing else is said.
     """
     port = port or free_port()
     order = Order(model=str(model_file()), host="127.0.0.1", port=port, key=key, threads=threads)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gateway.demo.engine"],
-        cwd=REPO,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdin is not None
     url = f"http://127.0.0.1:{port}"
 
     def up() -> bool:
-        assert process.poll() is None, f"llama.cpp ended with {process.returncode}"
         try:
             return call(f"{url}/health", timeout=2).status == 200
         except OSError:
             return False  # not listening yet
 
-    try:
-        process.stdin.write(msgspec.json.encode(order) + b"\n")
-        process.stdin.flush()
-        wait_until(f"llama.cpp serves on {url}", up, LOAD_SECONDS_MAX)
+    argv = [sys.executable, "-m", "gateway.demo.engine"]
+    line = msgspec.json.encode(order) + b"\n"
+    with (
+        tempfile.TemporaryDirectory(prefix="tollbook-llama-") as logs,
+        ward("llama.cpp", argv, Path(logs) / "engine.log", line) as engine,
+    ):
+        engine.wait_until(up, SystemClock())
         yield url
-    finally:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+
+
+def counters(url: str, key: str = KEY) -> Counters:
+    """The server's own counters, once it works on no request any more."""
+
+    def idle() -> Counters | None:
+        found, idle = read_counters(call(f"{url}/metrics", key=key).body.decode())
+        return found if idle else None
+
+    found = wait_until("llama.cpp is idle", idle)
+    assert isinstance(found, Counters)
+    return found
