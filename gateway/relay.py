@@ -133,7 +133,9 @@ class Relay:
             await self._backend_broke(call, failed, reply)
         except SpoolFailed as failed:
             self._end(call, "spool_failed", str(failed))
-            await self._say_failure(call, reply, Overloaded(_CUT["spool_failed"][1] + "."))
+            reason = _CUT["spool_failed"][1]
+            cut = Overloaded(f"The answer was cut: {reason}.", code="spool_failed")
+            await self._say_failure(call, reply, cut)
         except Exception as fault:
             self._end(call, "gateway_failed", type(fault).__name__)
             raise
@@ -418,8 +420,10 @@ class Relay:
             if call.meter is not None:
                 await reply.body(b"", more=False)
             return
-        kind = TooSlow if outcome == "timeout" else Overloaded
-        await self._say_failure(call, reply, kind(f"The answer was cut: {reason}."))
+        words = f"The answer was cut: {reason}."
+        late = outcome == "timeout"
+        error = TooSlow(words) if late else Overloaded(words, code=outcome)
+        await self._say_failure(call, reply, error)
 
     async def _backend_broke(self, call: Call, failed: BackendFailed, reply: Reply) -> None:
         outcome: Outcome = "backend_lost" if call.answer else "backend_unreachable"
