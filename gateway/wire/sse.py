@@ -26,9 +26,13 @@ _TEXTS = {name: f'"{name}":"'.encode() for name in _NAMES}
 _EMPTY = {name: mark + b'"' for name, mark in _TEXTS.items()}
 _SPACED = re.compile(rb'("(?:%s|usage)"):\s+' % "|".join(_NAMES).encode())
 _SPACED_HEAD = re.compile(rb'data: ?\{\s*"[^"]*":\s')
-_RUNNING = re.compile(rb',"usage":\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}(?=\}\n\n)')
-# A line break inside a chunk's JSON is escaped, so this matches an event and never a text.
-_DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]\r?\n")
+_RUNNING = b',"usage":{'
+_NESTED = re.compile(rb"[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+# A line break inside a chunk's JSON is escaped, so these match an event and never a text. A regular
+# expression for the same was measured at a quarter of the CPU of a fast stream.
+_DONE = tuple(
+    b"data:" + space + b"[DONE]" + end for space in (b" ", b"") for end in (b"\n", b"\r\n")
+)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -157,21 +161,21 @@ class StreamMeter:
         self._count(seen)
         # Searching from the end is several times faster, and what ends a stream is at the end.
         if block.rfind(b"[DONE]") >= 0 and not self._complete:
-            self._complete = _DONE.search(block) is not None
+            self._complete = block.startswith(_DONE) or any(
+                block.rfind(b"\n" + line) >= 0 for line in _DONE
+            )
         if self._timings and b'"timings":' in block:
             return self._one_by_one(block)
-        place = seen.rfind(b'"usage":')
-        if place < 0:
+        if seen.rfind(b'"usage":') < 0:
             return block
         if not self._added_running or self._separator != _LF or self._spaced:
             return self._one_by_one(block)
         if block.rfind(_BARE) < 0:
-            return self._without_running(block, place)
+            return self._without_running(block)
         # A chunk of usage alone ends the stream; what comes before it still goes the fast way.
         before = block.rfind(_LF, 0, block.find(_BARE))
         head = b"" if before < 0 else block[: before + len(_LF)]
-        place = head.rfind(b'"usage":')
-        stripped = self._without_running(head, place) if place >= 0 else head
+        stripped = self._without_running(head) if head.rfind(b'"usage":') >= 0 else head
         return stripped + self._one_by_one(block[len(head) :])
 
     def _count(self, seen: bytes) -> None:
@@ -189,14 +193,22 @@ class StreamMeter:
                 texts += _texts(seen, "arguments")
         self.chunks += texts
 
-    def _without_running(self, block: bytes, place: int) -> bytes:
+    def _without_running(self, block: bytes) -> bytes:
         """The fast way for vLLM and SGLang: running usage is the last member of every chunk."""
-        end = block.find(b"}\n\n", place)
-        raw = block[place + 8 : end]
-        stripped = _RUNNING.sub(b"", block)
-        if stripped.rfind(b'"usage":') >= 0 or not raw.startswith(b"{"):
+        first, *rest = block.split(_RUNNING)
+        kept = [first]
+        usage = b""
+        for part in rest:
+            end = part.find(b"}\n\n")
+            usage = part[:end]
+            # One brace, right before the chunk's own: the object is flat and nothing follows it.
+            if end < 1 or (part.find(b"}") != end - 1 and _NESTED.fullmatch(usage) is None):
+                return self._one_by_one(block)
+            kept.append(part[end:])
+        stripped = b"".join(kept)
+        if not rest or stripped.rfind(b'"usage":') >= 0:
             return self._one_by_one(block)
-        self.raw, self._final = raw, False
+        self.raw, self._final = b"{" + usage, False
         return stripped
 
     def _one_by_one(self, block: bytes) -> bytes:

@@ -21,7 +21,7 @@ from streams.log.reader import Chunk, SpoolReader
 from streams.log.registry import read_registry
 from streams.log.spool import ADOPTED, CONSUMED, segment_name
 
-BATCH_EVENTS_MAX: Final = 5000
+BATCH_EVENTS_MAX: Final = 12_000
 """Events in one transaction: a quarter of a second of work, after which others get the ledger."""
 
 SAID_MAX: Final = 1000
