@@ -426,6 +426,9 @@ def _loop(runner: Runner, stop: Stop) -> int:
             say(f"{moved_by_other}; reading the positions again")
             runner.forget()
         except (LedgerError, StreamsError, OSError) as wrong:
+            if stop.parent_gone:
+                # An orphan that cannot go on must not keep the next gateway's runner from its lock.
+                break
             say(f"{wrong}; trying again, the spools keep everything meanwhile")
             trouble_pause = pause = min(2 * trouble_pause, TROUBLE_PAUSE_SECONDS_MAX)
         stop.wait(pause)
