@@ -13,7 +13,8 @@ def require_admission(*, draining: bool, spool_has_room: bool) -> None:
     if not spool_has_room:
         raise Overloaded(
             "The usage spool is full, so this request could not be metered and was refused. "
-            "Nothing is lost; it drains as soon as the ledger catches up. Whoever runs the gateway "
-            "finds the cause with 'tollbook spool list' and in the log of 'tollbook runner'.",
+            "Nothing is lost; there is room again once the ledger has caught up and the disk has "
+            "space. Whoever runs the gateway finds the cause with 'tollbook spool list' and in the "
+            "log of 'tollbook serve'.",
             code="spool_full",
         )
