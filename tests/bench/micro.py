@@ -6,7 +6,6 @@ Microseconds, the best of five repetitions. The stream meter is given reads of 1
 import tempfile
 import timeit
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -63,7 +62,7 @@ def main() -> None:
 
 def parts(spool: SpoolWriter) -> dict[str, Callable[[], object]]:
     """Each part as a call without arguments."""
-    wish, now = asked(BODY), datetime.now(UTC)
+    wish, now = asked(BODY), SystemClock().now()
     backend = Backend("b", "http://x", key=None, engine=None, models=None, any_model=True)
     call = Call("req_" + "a" * 32, "key_" + "b" * 32, "chat/completions", wish, 1.0)
     accepted = call.accepted(now, 1800.0, len(BODY), None)
