@@ -79,7 +79,7 @@ class Call:
         self.attempts = 0
         self.upstream = 0.0  # seconds spent waiting for a backend
         self.sent = started  # when a backend was last called
-        self.heard = started  # when bytes of its answer last came; as `sent` while none has
+        self.heard: float | None = None  # when bytes of a stream last came
         self.first_token: float | None = None
         self.flushed: tuple[int, bytes | None] = (0, None)  # told by the last tokens.delivered
         self.flushes = 0

@@ -242,7 +242,7 @@ class Relay:
         self, call: Call, backend: Backend, body: bytes, headers: Mapping[str, str]
     ) -> Answer:
         call.lease(backend)
-        call.sent = call.heard = self._clock.monotonic()
+        call.sent = self._clock.monotonic()
         try:
             call.answer = await self._client.open(
                 backend,
@@ -400,9 +400,10 @@ class Relay:
                 continue  # its answer is on the way to the client
             if now - call.started > limits.total_seconds and not call.finished:
                 self._cut(call, "total")
-            elif call.heard == call.sent and now - call.sent > limits.first_byte_seconds:
-                self._cut(call, "first_byte")
-            elif call.heard != call.sent and now - call.heard > limits.between_chunks_seconds:
+            elif call.heard is None:
+                if now - call.sent > limits.first_byte_seconds:
+                    self._cut(call, "first_byte")
+            elif now - call.heard > limits.between_chunks_seconds:
                 self._cut(call, "client_stalled" if call.sending else "between_chunks")
 
     async def _ended_from_outside(self, call: Call, reply: Reply) -> None:
