@@ -66,7 +66,7 @@ class Adopter:
             # It never wrote anything, so there is nothing that could be closed.
             return []
         open_now = list(life.open.values())
-        if dead.behind:
+        if dead.behind or dead.forgot:
             # The ledger has read more of this spool than is left of it, so the ledger knows best.
             rows = open_requests(read, source)
             open_now = [OpenRequest(row, row.accepted_at or time, 0) for row in rows]

@@ -177,7 +177,8 @@ class Follower(_Log):
     """One spool. Besides writing it keeps `life`: what the spool leaves open if its writer dies.
 
     `open_in_ledger` gives the ids of the requests of a source that are open in the ledger.
-    `behind`: the ledger has read more than there is. `broken`: it cannot be read to its end.
+    `behind`: the ledger has read more than there is. `forgot`: what the ledger has taken could not
+    all be read again, so `life` may lack requests. `broken`: it cannot be read to its end.
     `failing`: the disk refused the last read; the owner sets and clears it.
     """
 
@@ -193,7 +194,7 @@ class Follower(_Log):
         self._open_in_ledger = open_in_ledger
         self.reader = SpoolReader(directory)
         self.life = SpoolLife()
-        self.behind = self.broken = self.failing = False
+        self.behind = self.forgot = self.broken = self.failing = False
         self._consumed_fd = -1
         self._told = -1
         if not (directory / ADOPTED).exists():
@@ -261,7 +262,9 @@ class Follower(_Log):
         offset = self._recall_from()
         while offset < self.position:
             chunk = self.reader.read(offset)
-            if chunk.next_offset == offset:
+            if chunk.next_offset == offset or chunk.missing is not None:
+                # Broken or lost since the ledger took it: from here on only the ledger knows.
+                self.forgot = True
                 return
             self._remember(chunk, offset)
             offset = chunk.next_offset
