@@ -35,6 +35,10 @@ ATTEMPTS_MAX = 2
 """A failure before the first byte is tried once on another backend, and not more: a request that
 fails two servers is more likely to be at fault itself."""
 
+DRAFTS_IN_ONE_APPEND = 200
+"""A heartbeat's events go out in appends of this many: a log takes 1 MiB in one, which the running
+totals of some 2,000 streams would exceed, and the ends of 400 requests with the longest names."""
+
 _CUT: dict[Cut, tuple[Outcome, str]] = {
     "client_gone": ("client_gone", "the client hung up"),
     "client_stalled": ("client_gone", "the client stopped reading beyond the time limit"),
@@ -159,11 +163,11 @@ class Relay:
         now = self._clock.now()
         drafts = [draft for call in self.open.values() if (draft := call.delivered(now))]
         try:
-            if self._unwritten:
-                self._journal.append(*self._unwritten)
-                self._unwritten.clear()
-            if drafts:
-                self._journal.append(*drafts)
+            while self._unwritten:
+                self._journal.append(*self._unwritten[:DRAFTS_IN_ONE_APPEND])
+                del self._unwritten[:DRAFTS_IN_ONE_APPEND]
+            for start in range(0, len(drafts), DRAFTS_IN_ONE_APPEND):
+                self._journal.append(*drafts[start : start + DRAFTS_IN_ONE_APPEND])
         except SpoolFailed as failed:
             log.error("the spool takes no more, open requests are cut: %s", failed)
             for call in list(self.open.values()):

@@ -6,6 +6,7 @@ only watches them. Either way it keeps the data directory's runner alive.
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -39,6 +40,10 @@ ENDING_SECONDS_MAX = 10.0
 
 BACKLOG = 2048
 
+UNREAD_SECONDS_MAX = 300
+"""A client that takes no byte of its answer for this long has its connection ended by the kernel:
+what is written for it would else stay in memory for as long as it likes."""
+
 GC_OBJECTS = 20_000
 """New objects between two collections of the youngest generation; Python's own default is 700."""
 
@@ -69,6 +74,10 @@ def bind(host: str, port: int) -> socket.socket:
         # Without this a restart would wait for connections of the last run to fade out; a door
         # that somebody listens on stays taken all the same.
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Both are inherited by every connection that comes in.
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if sys.platform == "linux":
+            door.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS_MAX * 1000)
         door.bind((host, port))
         door.listen(BACKLOG)
     except OSError:
@@ -193,8 +202,16 @@ def tune_garbage_collection() -> None:
 
 def _no_door(settings: Settings, refused: OSError) -> str:
     host, port = settings.gateway.host, settings.gateway.port
-    return (
-        f"cannot listen on {host}:{port}: {refused.strerror}. If another program has this port "
-        "(perhaps a gateway that is still running), stop it or give another one by --port; "
-        "--port 0 takes a free one."
-    )
+    if refused.errno == errno.EADDRINUSE:
+        advice = (
+            "If another program has this port (perhaps a gateway that is still running), stop it "
+            "or give another one by --port; --port 0 takes a free one"
+        )
+    elif refused.errno in (errno.EACCES, errno.EPERM):
+        advice = "This user may not have this port; give one from 1024 up by --port"
+    else:
+        advice = (
+            "Give by --host an address of this machine, without brackets: 127.0.0.1 or ::1 for "
+            "this machine alone, 0.0.0.0 or :: for every network that it is on"
+        )
+    return f"cannot listen on {host}:{port}: {refused.strerror}. {advice}."

@@ -32,9 +32,12 @@ _DROPPED = frozenset(
         b"trailer",
         b"proxy-authenticate",
         b"alt-svc",
+        b"location",
+        b"content-location",
     )
 )
-"""A backend's headers that end here: hop by hop, ours to set, or about the server's own door."""
+"""A backend's headers that end here: hop by hop, ours to set, or about the server's own door and
+where it is."""
 
 
 class HttpAnswer:
@@ -45,7 +48,7 @@ class HttpAnswer:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
-        self.content_type = response.headers.get("content-type", "")
+        self.content_type = response.headers.get("content-type", "").lower()
         self.headers = tuple(
             (name.lower(), value)
             for name, value in response.raw_headers
@@ -99,6 +102,10 @@ class HttpClient:
             raise BackendFailed("unreachable", _why(refused, self._connect_seconds)) from refused
         except (aiohttp.ClientError, OSError) as broken:
             raise _lost(broken) from broken
+        if response.status < 200:
+            # A switch of protocols that nobody asked for: there is no answer behind it to meter.
+            response.close()
+            raise BackendFailed("lost", f"it answered with status {response.status}")
         return HttpAnswer(response)
 
     async def fetch(self, target: Target, path: str, *, seconds: float) -> tuple[int, bytes]:

@@ -28,7 +28,10 @@ class Target(Protocol):
 
 
 class Answer(Protocol):
-    """A backend's answer whose head has arrived. Closing it early stops the backend's work."""
+    """A backend's answer whose head has arrived. Closing it early stops the backend's work.
+
+    `content_type` is in lower case.
+    """
 
     status: int
     content_type: str
