@@ -1,4 +1,8 @@
-"""`kill -9` at random moments under load: the gateway, its runner, its workers, in any mixture."""
+"""`kill -9` at random moments under load: the gateway, its runner, its workers, in any mixture.
+
+Meanwhile the audit must find nothing on a ledger that is written to, and a command that is killed
+while it adopts what dead processes left must do no harm either.
+"""
 
 import random
 import signal
@@ -12,10 +16,11 @@ from tests.kill.place import Place, Rounds, verify
 from tests.kill.world import MODELS, World
 
 CHECK_EVERY_ROUNDS = 10
+TOMLS = ("", '[spool]\ndurability = "power"\n', "[spool]\nkeep_bytes = 0\n")
 MIX = Mix(streams=16, plains=6, models=MODELS)
 
-GATEWAY_WAYS = ("serving", "serving", "serving", "starting", "stopping")
-RUNNER_WAYS = ("runner", "runner", "both", "runner then gateway")
+GATEWAY_WAYS = ("serving", "serving", "stopping", "starting", "serving")
+RUNNER_WAYS = ("runner", "both", "adopting", "runner then gateway", "audited")
 WORKERS_WAYS = ("parent", "all", "worker")
 
 
@@ -32,7 +37,9 @@ def kill_runner(place: Place, rounds: Rounds) -> Measured:
 def _crash(place: Place, rounds: Rounds, ways: tuple[str, ...]) -> Measured:
     dice = place.dice(" ".join(ways))
     measured = Measured()
-    with place.world() as world:
+    toml = dice.choice(TOMLS)
+    place.say(f"configured: {toml or 'nothing'}")
+    with place.world(toml) as world:
         for run in rounds.runs(CHECK_EVERY_ROUNDS):
             place.fleet.reset()
             name = f"crash{place.seed}-{rounds.played}"
@@ -69,10 +76,16 @@ def _one(world: World, dice: random.Random, way: str) -> None:
             time.sleep(dice.uniform(0.3, 1.0))
             world.kill_child(world.the_runner())
             time.sleep(dice.uniform(0.0, 0.2))
+        case "audited":
+            time.sleep(dice.uniform(0.2, 0.6))
+            code, findings, errors = world.audit()
+            assert (code, findings) == (0, []), f"on a live gateway: {findings}, {errors}"
         case _:
             time.sleep(dice.uniform(0.3, 1.5))
-    runner = world.runner() if way == "both" else None
+    runner = world.runner() if way in ("both", "adopting") else None
     world.kill(*([runner] if runner else []))
+    if way == "adopting":
+        world.kill_command(dice.uniform(0.4, 1.6), "bill")
 
 
 def fewer_workers(place: Place, rounds: Rounds) -> Measured:

@@ -15,7 +15,7 @@ from tests.kill.world import MODELS
 MIX = Mix(streams=10, plains=4, models=MODELS)
 COPIES = ("running", "stopped", "killed", "ledger")
 NAMES_A_GAP = {"logs", "completeness", "requests"}
-"""The checks that may speak of a lost part; nothing may be set aside or add up to something else."""
+"""The checks that may speak of a lost part; nothing may be set aside, nothing add up wrong."""
 
 
 def put_back(place: Place, rounds: Rounds) -> Measured:

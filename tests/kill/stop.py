@@ -1,4 +1,7 @@
-"""SIGTERM with requests in flight: what runs is finished, up to a limit; the rest is cut, billed."""
+"""SIGTERM with requests in flight: what runs is finished, up to a limit.
+
+That limit is a few seconds here, so that both kinds are seen.
+"""
 
 import random
 import threading

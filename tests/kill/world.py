@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from ledger.clock import SystemClock
+from ledger.identity import mint_id
 from tests.kill import disk
 from tests.support.fake_backend import KEY
 from tests.support.processes import (
@@ -96,12 +97,13 @@ def fleet(root: Path) -> Iterator[Fleet]:
 
 
 class Life(msgspec.Struct):
-    """One run of the gateway. `ended` is the monotonic second at which it was killed or told to
-    stop, null while it runs; `wall` is what wall clock minus monotonic clock was then, in seconds.
+    """One run of the gateway. Its sources have incarnations above `first`, which sort by time.
+
+    `ended` is the monotonic second at which it was killed or told to stop, null while it runs;
+    `wall` is what wall clock minus monotonic clock was then, in seconds.
     """
 
-    number: int
-    spools_before: frozenset[str]
+    first: str
     ended: float | None = None
     wall: float = 0.0
     killed: bool = False
@@ -182,7 +184,7 @@ class World:
         options += ["--backend-key", KEY, "--models", "*", "--workers", str(workers)]
         options += ["--config", str(self.config)]
         end = time.monotonic() + DOOR_SECONDS_MAX
-        self.lives.append(Life(len(self.lives), self._spools()))
+        self.lives.append(Life(mint_id()))
         said = len(self.said())
         while True:
             self.gateway = Serve(self.data, self.port, self.log, *options, prefix=prefix)
@@ -234,9 +236,8 @@ class World:
         }
         spools = {Path(path).parent.name for path in held if path.endswith(".seg")}
         self.kill_child(pid)
-        now = self.lives[-1]
         for name in spools:
-            self._early[name] = Life(now.number, now.spools_before, *_instant(), killed=True)
+            self._early[name] = Life(self.lives[-1].first, *_instant(), killed=True)
 
     def stop(self) -> int:
         """SIGTERM, wait for the end. Returns the exit code."""
@@ -301,6 +302,14 @@ class World:
         """A command of Tollbook on this directory, whatever its exit code."""
         return tollbook(self.data, *args, check=False)
 
+    def kill_command(self, seconds: float, *args: str) -> None:
+        """Start a command of Tollbook on this directory, and `kill -9` it after so long."""
+        verb, rest = args[0], args[1:]
+        command = (*CLI, verb, *rest, "--data", str(self.data))
+        process = Process(command, self.root / "killed-commands.log")
+        time.sleep(seconds)
+        process.kill()
+
     def audit(self) -> tuple[int, list[dict[str, str]], str]:
         """Exit code, findings and error output of `tollbook audit`."""
         done = self.run("audit", "--json")
@@ -312,19 +321,16 @@ class World:
         incarnation = source.rpartition("/")[2]
         if incarnation in self._early:
             return self._early[incarnation]
-        found = None
-        for life in self.lives:
-            if incarnation not in life.spools_before:
-                found = life
-        return found
+        begun = [life for life in self.lives if life.first < incarnation]
+        return begun[-1] if begun else None
 
     def spools_of(self, life: Life) -> list[Path]:
         """The spools that serving processes of this run wrote, those that are still there."""
-        following = [later for later in self.lives if later.number > life.number]
-        until = following[0].spools_before if following else self._spools()
-        names = until - life.spools_before
-        found = [spool for spool in disk.spools(self.data) if spool.name in names]
-        return [spool for spool in found if disk.is_gateways(spool)]
+        return [
+            spool
+            for spool in disk.spools(self.data)
+            if disk.is_gateways(spool) and self.life_of(spool.name) is life
+        ]
 
     def _ends(self, *, killed: bool) -> Life:
         life = self.lives[-1]
@@ -341,9 +347,6 @@ class World:
     def _note_pids(self) -> None:
         if self.gateway is not None and self.gateway.alive:
             self._pids |= descendants(self.gateway.pid).keys()
-
-    def _spools(self) -> frozenset[str]:
-        return frozenset(spool.name for spool in disk.spools(self.data))
 
     def said(self) -> str:
         """All that gateways and runners of this world have said so far."""
