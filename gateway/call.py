@@ -1,6 +1,7 @@
 """One request in flight: what is known of it, and the events that tell it. It does no I/O."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -59,6 +60,7 @@ class Call:
         "started",
         "task",
         "upstream",
+        "watch",
         "wish",
     )
 
@@ -87,6 +89,7 @@ class Call:
         self.head_sent = False
         self.sending = False  # true while the client's connection takes no more
         self.finished = False
+        self.watch: Callable[[], None] | None = None  # begins to look out for a hang-up
         self._overhead: float | None = None
 
     def lease(self, backend: Backend | None) -> None:

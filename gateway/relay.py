@@ -161,7 +161,13 @@ class Relay:
     def tick(self) -> None:
         """Once in each flush interval: tell running totals, keep limits, write what is owed."""
         now = self._clock.now()
-        drafts = [draft for call in self.open.values() if (draft := call.delivered(now))]
+        drafts: list[Draft] = []
+        for call in self.open.values():
+            if call.watch is not None:
+                call.watch()
+                call.watch = None
+            if (draft := call.delivered(now)) is not None:
+                drafts.append(draft)
         try:
             while self._unwritten:
                 self._journal.append(*self._unwritten[:DRAFTS_IN_ONE_APPEND])

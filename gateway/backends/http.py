@@ -3,6 +3,7 @@
 import asyncio
 import io
 from collections.abc import Mapping
+from functools import lru_cache
 
 import aiohttp
 
@@ -40,6 +41,13 @@ _DROPPED = frozenset(
 where it is."""
 
 
+@lru_cache(maxsize=512)
+def _passed_name(name: bytes) -> bytes | None:
+    """The name under which a header goes on, null if it ends here; servers send few different."""
+    lower = name.lower()
+    return None if lower in _DROPPED else lower
+
+
 class HttpAnswer:
     """An aiohttp response as the `Answer` port."""
 
@@ -50,9 +58,9 @@ class HttpAnswer:
         self.status = response.status
         self.content_type = response.headers.get("content-type", "").lower()
         self.headers = tuple(
-            (name.lower(), value)
+            (passed, value)
             for name, value in response.raw_headers
-            if name.lower() not in _DROPPED
+            if (passed := _passed_name(name)) is not None
         )
 
     async def read(self) -> bytes:

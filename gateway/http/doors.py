@@ -14,7 +14,7 @@ from gateway.admission import require_admission
 from gateway.backends.pool import Pool
 from gateway.call import Call, Endpoint
 from gateway.errors import ApiError, TooLarge
-from gateway.http.hang_up import HangUpWatch, Watched
+from gateway.http.hang_up import HangUpWatch
 from gateway.http.reply import AsgiReply, Headers
 from gateway.relay import Relay
 from gateway.stats import Stats
@@ -54,7 +54,6 @@ class Desk:
         self.book = book
         self.hash_key = hash_key
         self.body_bytes_max = body_bytes_max
-        self.hang_ups = HangUpWatch()
         self.draining = False
 
     def hashed(self, client_id: bytes) -> str:
@@ -77,7 +76,7 @@ class Door:
         client_id = client_id_of(heads)
         reply = AsgiReply(send, request_id, client_id)
         key_id, model, call = None, None, None
-        watched: Watched | None = None
+        watch: HangUpWatch | None = None
         try:
             secret = bearer_of(heads.get(b"authorization"))
             key = key_of(desk.book(), hash_of(secret))
@@ -89,12 +88,12 @@ class Door:
             require_model(key, model, pool.served(), any_model=pool.any_model)
             require_admission(draining=desk.draining, spool_has_room=desk.journal.room())
             call = Call(request_id, key_id, self._endpoint, wish, started)
-            watched = desk.hang_ups.add(receive, partial(desk.relay.client_gone, call))
-            passed = {
-                name.decode(): heads[name].decode("latin-1") for name in _PASSED_ON & heads.keys()
-            }
-            passed["content-type"] = "application/json"
-            passed["x-request-id"] = request_id
+            watch = HangUpWatch(receive, partial(desk.relay.client_gone, call))
+            call.watch = watch.begin
+            passed = {"content-type": "application/json", "x-request-id": request_id}
+            for name in _PASSED_ON:
+                if name in heads:
+                    passed[name.decode()] = heads[name].decode("latin-1")
             await desk.relay.serve(
                 call, body, passed, desk.hashed(client_id) if client_id else None, reply
             )
@@ -104,8 +103,8 @@ class Door:
         except ClientGoneError:
             return
         finally:
-            if watched is not None:
-                watched.end()
+            if watch is not None:
+                watch.end()
 
     def _refused(
         self,
