@@ -9,14 +9,12 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tests.kill import disk
 from tests.kill.client import Seen
 from tests.kill.world import PRICES, Life, World
 
@@ -38,7 +36,9 @@ BUCKETS = ("uncached_in", "cached_in", "cache_write_in", "reasoning_out", "other
 
 
 class Measured(msgspec.Struct):
-    """What a check found in numbers. `short` are the seconds by which cut streams were short."""
+    """What a check found in numbers. `short` are the seconds by which cut streams were short;
+    `flushes` counts those that were also held against the last flush of their gateway.
+    """
 
     requests: int = 0
     served: int = 0
@@ -46,6 +46,7 @@ class Measured(msgspec.Struct):
     cut: int = 0
     unseen: int = 0
     tokens: int = 0
+    flushes: int = 0
     short: list[float] = []
 
     def plus(self, other: "Measured") -> "Measured":
@@ -133,7 +134,6 @@ class Check:
         self.calls = world.fleet.calls()
         self.faults: list[str] = []
         self.measured = Measured()
-        self._flushed: dict[str, float] = {}
 
     def all(self, crowd: Iterable[Seen], *, lost: Iterable[str] = ()) -> Measured:
         """Every rule for every request of `crowd`. Fails with all that is broken.
@@ -287,24 +287,13 @@ class Check:
                 f"{seen.ask.tag}: {len(unbilled)} chunks of the last {short:.3f} s before the kill "
                 f"are not billed: {row}"
             )
-        flushed = self._last_flush(row["source"], life)
+        flushed = life.flushed.get(row["source"].rpartition("/")[2], 0.0)
+        self.measured.flushes += flushed > 0
         if unbilled[0] < flushed - PLACE_SECONDS:
             self._say(
                 f"{seen.ask.tag}: chunk {known} came {flushed - unbilled[0]:.3f} s before running "
                 f"totals were last written, and is not in them: {row}"
             )
-
-    def _last_flush(self, source: str, life: Life) -> float:
-        """When `source` last wrote running totals of anything, by the monotonic clock."""
-        if source not in self._flushed:
-            spool = self.world.data / "spool" / source.rpartition("/")[2]
-            times = [
-                seconds_of(record["time"])
-                for record in disk.records(spool)
-                if record["topic"] == "tokens"
-            ]
-            self._flushed[source] = max(times, default=0.0) - life.wall
-        return self._flushed[source]
 
     def _sums(self) -> None:
         """The roll-up is the sum of the rows, whatever order they came in."""
@@ -320,11 +309,6 @@ class Check:
                 added[(*name, bucket)] += row[bucket] or 0
         if +said != +added:
             self._say(f"usage_hourly {+(said - added)} over, {+(added - said)} under its rows")
-
-
-def seconds_of(time: str) -> float:
-    """Seconds since 1970 of an event's time."""
-    return msgspec.convert(time, type=datetime).timestamp()
 
 
 def _brief(seen: Seen) -> str:

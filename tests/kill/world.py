@@ -14,6 +14,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,19 +101,32 @@ class Life(msgspec.Struct):
     """One run of the gateway. Its sources have incarnations above `first`, which sort by time.
 
     `ended` is the monotonic second at which it was killed or told to stop, null while it runs;
-    `wall` is what wall clock minus monotonic clock was then, in seconds.
+    `wall` is what wall clock minus monotonic clock was then, in seconds. `flushed` is when each of
+    its spools last got running totals, by the monotonic clock.
     """
 
     first: str
     ended: float | None = None
     wall: float = 0.0
     killed: bool = False
+    flushed: dict[str, float] = {}
 
 
 def _instant() -> tuple[float, float]:
     """The monotonic clock, and what the wall clock is ahead of it."""
     now = time.monotonic()
     return now, SystemClock().now().timestamp() - now
+
+
+def _note_flush(life: Life, spool: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        times = [
+            datetime.fromisoformat(record["time"]).timestamp()
+            for record in disk.records(spool)
+            if record["topic"] == "tokens"
+        ]
+        if times:
+            life.flushed[spool.name] = max(times) - life.wall
 
 
 class Serve(Gateway):
@@ -209,6 +223,9 @@ class World:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.now.kill()
+        # At once: the runner may take the rest, adopt the spool and delete it.
+        for spool in self.spools_of(life):
+            _note_flush(life, spool)
         return life
 
     def kill_child(self, pid: int) -> None:
@@ -235,9 +252,11 @@ class World:
             os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()
         }
         spools = {Path(path).parent.name for path in held if path.endswith(".seg")}
+        life = Life(self.lives[-1].first, *_instant(), killed=True)
         self.kill_child(pid)
         for name in spools:
-            self._early[name] = Life(self.lives[-1].first, *_instant(), killed=True)
+            self._early[name] = life
+            _note_flush(life, self.data / "spool" / name)
 
     def stop(self) -> int:
         """SIGTERM, wait for the end. Returns the exit code."""
