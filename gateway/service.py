@@ -241,16 +241,14 @@ class Service:
 
 def backends_of(settings: Settings, secret: Callable[[str], str]) -> list[Backend]:
     """The configured backends. `secret` resolves a reference to a server's key."""
-    names = settings.gateway.models
-    any_model = "*" in names
     return [
         Backend(
             wanted.id,
             wanted.url,
             key=None if wanted.key is None else secret(wanted.key),
             engine=None if wanted.engine == "auto" else wanted.engine,
-            models=wanted.models or names,
-            any_model=any_model and not wanted.models,
+            models=(names := wanted.models or settings.gateway.models),
+            any_model="*" in names,
         )
         for wanted in settings.backends
     ]

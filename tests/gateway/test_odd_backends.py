@@ -1,0 +1,154 @@
+"""Backends that fail, lie, stall or speak no HTTP, behind a real gateway over real sockets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ledger.events import RequestAttempted
+from tests.gateway.doors import ask, backend, checked_error, door, ended, new_key, told
+from tests.gateway.house import House, raw_answer
+from tests.support import processes
+from tests.support.fake_backend import KEY
+from tests.support.processes import call
+
+
+def test_a_401_of_a_backend_is_our_own_fault(house: House) -> None:
+    answer = ask(house.strict, house.key, "raw-401")
+    message = checked_error(answer, 502, "backend_key_refused")
+    assert "Your key is fine" in message
+    assert "www-authenticate" not in answer.headers
+    assert ended(house.data, answer.headers["x-request-id"]).status == 401
+
+
+def test_a_redirect_of_a_backend_is_not_followed_and_not_shown(house: House) -> None:
+    answer = ask(house.strict, house.key, "raw-redirect")
+    assert "redirect" in checked_error(answer, 502, "backend_redirects")
+    assert "10.9.8.7" not in answer.body.decode() + str(answer.headers)
+
+
+@pytest.mark.parametrize("model", ["raw-silence", "raw-garbage", "raw-half-head", "raw-short-body"])
+def test_a_backend_that_speaks_no_http_is_a_502(house: House, model: str) -> None:
+    answer = ask(house.strict, house.key, model)
+    checked_error(answer, 502, answer.json()["error"]["code"])
+    assert "127.0.0.1" not in answer.body.decode()
+    end = ended(house.data, answer.headers["x-request-id"])
+    assert end.outcome in ("backend_lost", "backend_unreachable")
+    assert end.basis == "none"
+
+
+def test_a_stream_that_breaks_ends_with_an_error_event(house: House) -> None:
+    answer = ask(house.strict, house.key, "raw-cut-chunk", stream=True)
+    assert answer.status == 200
+    assert b'"code":"backend_lost"' in answer.body
+    assert b"[DONE]" not in answer.body
+    end = ended(house.data, answer.headers["x-request-id"])
+    assert end.outcome == "backend_lost"
+    assert (end.basis, end.usage.other_out, answer.body.count(b"first one")) == ("counted", 1, 1)
+
+
+@pytest.mark.parametrize("model", ["raw-deep", "raw-absurd", "raw-zipped", "raw-big"])
+def test_an_answer_that_cannot_be_counted_passes_and_says_so(house: House, model: str) -> None:
+    answer = ask(house.strict, house.key, model)
+    assert answer.status == 200
+    assert answer.body == raw_answer(model, b"").partition(b"\r\n\r\n")[2]
+    end = ended(house.data, answer.headers["x-request-id"])
+    assert (end.outcome, end.basis) == ("completed", "none")
+
+
+def test_headers_of_a_backend_pass_unless_they_are_ours_to_set(house: House) -> None:
+    answer = ask(house.strict, house.key, "raw-headers")
+    assert answer.headers["openai-processing-ms"] == "7"
+    assert answer.headers["x-tollbook-backend"] == "raw"
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert not {"server", "www-authenticate"} & answer.headers.keys()
+
+
+def test_a_dead_backend_is_a_502_and_a_stalled_one_a_504(house: House, tmp_path: Path) -> None:
+    nobody = processes.free_port()
+    limits = {"first_byte_seconds": 0.4, "between_chunks_seconds": 0.4, "total_seconds": 1.2}
+    spool = {"flush_milliseconds": 50}
+    key = new_key(tmp_path / "data", "k")
+    dead = [backend(f"http://127.0.0.1:{nobody}", "dead", models=["m"])]
+    dead += [backend(house.one.url, "alive", models=FLAGGED)]
+    dead += [backend(house.raw.url, "raw", models=["raw-bad-chunk"])]
+    with door(tmp_path, dead, timeouts=limits, spool=spool) as gateway:
+        ready = call(gateway.url + "/health/ready").json()
+        assert ready["backends"]["dead"].startswith("down: the connection was refused")
+        assert ready["backends"]["alive"] == "up"
+        answer = ask(gateway, key, "m")
+        assert "refused" in checked_error(answer, 502, "backend_unreachable")
+        assert str(nobody) not in answer.body.decode()
+        assert answer.headers["x-tollbook-backend"] == "dead"
+        end = ended(tmp_path / "data", answer.headers["x-request-id"])
+        assert (end.outcome, end.basis) == ("backend_unreachable", "none")
+        for model, stream in (("fake-h1", False), ("fake-h1", True), ("fake-d3000", False)):
+            answer = ask(gateway, key, model, stream=stream)
+            assert "first byte" in checked_error(answer, 504, "backend_timeout")
+            end = ended(tmp_path / "data", answer.headers["x-request-id"])
+            assert (end.outcome, end.basis) == ("timeout", "none")
+        for model, reason, out in (
+            ("fake-n9-g3", "silence", 3),
+            ("fake-n100-i100000", "whole request", None),
+            # aiohttp says nothing of a chunk whose length is no number: the limit ends the wait.
+            ("raw-bad-chunk", "silence", 1),
+        ):
+            answer = ask(gateway, key, model, stream=True)
+            assert answer.status == 200
+            last = answer.body.strip().split(b"\n\n")[-1]
+            assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "backend_timeout"
+            end = ended(tmp_path / "data", answer.headers["x-request-id"])
+            assert (end.outcome, end.basis) == ("timeout", "counted")
+            assert reason in end.reason
+            assert end.usage.other_out == (out or answer.body.count(b'"content":" t'))
+
+
+FLAGGED = ["fake-h1", "fake-d3000", "fake-n9-g3", "fake-n100-i100000"]
+
+
+def test_a_failure_before_the_first_byte_is_tried_once_elsewhere(house: House) -> None:
+    seen = set()
+    for flag in ("e500", "e503"):
+        call(house.one.url + "/_next", [flag])
+        # The queue of the failing backend is used up by the first call that reaches it.
+        for number in range(40):
+            answer = ask(house.wide, house.key, f"fake-n3-p{number}")
+            assert (answer.status, answer.json()["usage"]["completion_tokens"]) == (200, 3)
+            attempts = [
+                said
+                for said in told(house.data, answer.headers["x-request-id"])
+                if isinstance(said, RequestAttempted)
+            ]
+            if len(attempts) == 2:
+                assert [said.backend_id for said in attempts] == ["one", "two"]
+                assert answer.headers["x-tollbook-backend"] == "two"
+                seen.add(attempts[1].after)
+                break
+        else:
+            pytest.fail(f"{flag} never reached the backend")
+        call(house.one.url + "/_reset")
+    assert seen == {"status 500", "status 503"}
+
+
+def test_an_answer_that_breaks_in_its_middle_is_not_made_twice(house: House) -> None:
+    answer = ask(house.wide, house.key, "fake-n6-k3")
+    checked_error(answer, 502, "backend_lost")
+    end = ended(house.data, answer.headers["x-request-id"])
+    assert (end.outcome, end.basis, end.attempts) == ("backend_lost", "none", 1)
+
+
+def test_a_5xx_of_the_last_backend_passes(house: House) -> None:
+    answer = ask(house.wide, house.key, "fake-e500")
+    assert (answer.status, answer.json()["error"]["message"]) == (500, "scripted 500")
+    end = ended(house.data, answer.headers["x-request-id"])
+    assert (end.attempts, end.status) == (2, 500)
+
+
+@pytest.mark.parametrize("model", ["raw-echo-error", "raw-echo-stream"])
+def test_no_secret_comes_back_even_if_the_backend_echoes_it(house: House, model: str) -> None:
+    answer = ask(house.strict, house.key, model, stream="stream" in model)
+    assert b"Bearer [server key]" in answer.body
+    shown = answer.body.decode() + str(answer.headers)
+    assert KEY not in shown
+    assert not {"x-echo", "set-cookie"} & answer.headers.keys()
+    assert house.key.secret.encode() not in house.raw.requests[-1]
