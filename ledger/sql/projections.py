@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Table, bindparam, case, delete, insert, se
 
 from ledger.clock import to_us
 from ledger.events import Event, Payload, SourceClosed, SourceMark
-from ledger.folds.book import Book, Refused, fold_book
+from ledger.folds.book import Book, BookFold
 from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
 from ledger.folds.usage import changes
 from ledger.sql import tables
@@ -193,10 +193,10 @@ def project_book(tx: WriteSession, to: Projection, book: Book, facts: Iterable[F
 
     What the fold refuses has no effect, here as everywhere.
     """
-    after = book
+    fold = BookFold(book)
     for fact in facts:
-        folded = fold_book(after, fact.event, fact.payload)
-        after = after if isinstance(folded, Refused) else folded
+        fold.take(fact.event, fact.payload)
+    after = fold.book()
     changed = [key for name, key in after.keys.items() if book.keys.get(name) != key]
     if changed:
         tx.execute(upsert(tx.dialect, to.keys), [key_params(key) for key in changed])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sqlalchemy import Select, func, select, union
 
 from ledger.events import payload_of
-from ledger.folds.book import Book, Refused, fold_book
+from ledger.folds.book import Book, BookFold
 from ledger.sql import tables
 from ledger.sql.intake import REGISTRY
 from ledger.sql.projections import Fact, Reach
@@ -39,12 +39,11 @@ def registry_facts(read: ReadSession, *, before: int | None = None) -> Iterator[
 
 def load_book(read: ReadSession, *, before: int | None = None) -> Book:
     """The registry folded from the stored events, or only from those before a place."""
-    book = Book()
+    fold = BookFold(Book())
     for facts in registry_facts(read, before=before):
         for fact in facts:
-            folded = fold_book(book, fact.event, fact.payload)
-            book = book if isinstance(folded, Refused) else folded
-    return book
+            fold.take(fact.event, fact.payload)
+    return fold.book()
 
 
 def counted_reaches(read: ReadSession) -> dict[tuple[str, str], Reach]:

@@ -15,7 +15,7 @@ from typing import Final
 from ledger.clock import Clock
 from ledger.errors import MalformedEvent, RegistryRefused
 from ledger.events import Draft, Event, payload_of
-from ledger.folds.book import Book, Refused, fold_book
+from ledger.folds.book import Book, BookFold, Refused, fold_book
 from streams.codec import decode, encode
 from streams.errors import LogCorrupt, LogError
 from streams.log.lock import FileLock
@@ -31,8 +31,8 @@ one of them hangs, and its person should hear of it."""
 _LOCK_POLL_SECONDS: Final = 0.01
 
 
-def advance(book: Book, event: Event) -> Book:
-    """`book` advanced by one event of the registry log; one that the fold refuses is passed over.
+def advance(fold: BookFold, event: Event) -> bool:
+    """Take one event of the registry log into `fold`; false for one that has no effect.
 
     Raises `UnknownEvent` for an event of a newer version: a book that leaves it out could open a
     door that was closed.
@@ -41,9 +41,8 @@ def advance(book: Book, event: Event) -> Book:
         payload = payload_of(event)
     except MalformedEvent:
         # Poison: the runner writes it down, and every reader passes it over in the same way.
-        return book
-    folded = fold_book(book, event, payload)
-    return book if isinstance(folded, Refused) else folded
+        return False
+    return fold.take(event, payload) is None
 
 
 def read_registry(path: Path, offset: int) -> Chunk:
@@ -119,9 +118,10 @@ class RegistryLog:
         chunk = read_registry(path, 0)
         if chunk.broken is not None:
             raise chunk.broken
-        book = Book()
+        fold = BookFold(Book())
         for event in chunk.events:
-            book = advance(book, event)
+            advance(fold, event)
+        book = fold.book()
         draft = make(book)
         topic = draft.payload.TOPIC
         sequence = self._last.get(topic, 0) + 1
@@ -211,15 +211,20 @@ class RegistryTail:
         seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         if seen == self._seen:
             return None
+        # Another file, or one put back to an older copy: what we know may not be in it.
+        anew = status.st_ino != self._inode or status.st_size < self._offset
+        start = 0 if anew else self._offset
+        chunk = read_registry(self._path, start)
+        self._inode, self._offset = status.st_ino, start
         before = self.book
-        if status.st_ino != self._inode or status.st_size < self._offset:
-            # Another file, or one put back to an older copy: what we know may not be in it.
-            self._offset, self._inode = 0, status.st_ino
-            self.book = Book()
-        chunk = read_registry(self._path, self._offset)
-        for event in chunk.events:
-            # If this raises, the next poll folds these again: the fold then refuses what it has.
-            self.book = advance(self.book, event)
+        fold = BookFold(Book() if anew else before)
+        try:
+            for event in chunk.events:
+                # If this raises, the next poll folds these again, and refuses what it has.
+                anew |= advance(fold, event)
+        finally:
+            if anew:
+                self.book = fold.book()
         self._offset = chunk.next_offset
         if chunk.broken is not None:
             raise chunk.broken
