@@ -4,7 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.gateway.doors import opened
 from tests.gateway.house import House, check_settled, open_house
+
+
+@pytest.fixture(autouse=True)
+def no_open_clients() -> Iterator[None]:
+    """Close what a test that failed has left open, so that no other test is blamed for it."""
+    yield
+    while opened:
+        opened.pop().break_off()
 
 
 @pytest.fixture(scope="package")

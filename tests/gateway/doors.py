@@ -148,12 +148,17 @@ def checked_error(answer: Answer, status: int, code: str | None) -> str:
     return message
 
 
+opened: list["RawClient"] = []
+"""Clients of the test at work: one that fails may leave some of them open."""
+
+
 class RawClient:
     """One connection to a gateway, to be broken off at any moment."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=SOON_SECONDS)
         self.seen = b""
+        opened.append(self)
 
     def send(self, path: str, key: Key, body: Any, extra: str = "") -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

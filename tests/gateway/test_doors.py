@@ -7,6 +7,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.http.doors import CLIENT_ID_BYTES_MAX
 from ledger.events import RequestAccepted, RequestRejected
 from tests.gateway.doors import (
     CHAT,
@@ -337,6 +338,31 @@ def test_refusals_are_told_to_the_ledger_only_with_a_key(house: House) -> None:
     assert (rejected.status, rejected.code, rejected.model) == (404, "model_not_found", "not-there")
     unknown = ask(house.strict, None, "fake").headers["x-request-id"]
     assert told(house.data, unknown) == []
+
+
+def test_a_long_id_of_a_client_is_cut(house: House) -> None:
+    answer = ask(house.wide, house.key, "fake-n1", headers={"x-request-id": "i" * 3000})
+    assert answer.headers["x-client-request-id"] == "i" * CLIENT_ID_BYTES_MAX
+
+
+def test_a_large_body_arrives_whole(house: House) -> None:
+    body = json.dumps({"model": "fake-n1-p55", "messages": [], "x": "y" * (3 << 20)}).encode()
+    assert call(house.wide.url + CHAT, body, house.key.secret).status == 200
+    seen = [*house.one.stats()["last"], *house.two.stats()["last"]]
+    last = next(one for one in seen if one["body"]["model"] == "fake-n1-p55")
+    assert last["headers"]["content-length"] == str(len(body))
+    assert last["body"] == json.loads(body)
+
+
+def test_a_client_that_waits_to_be_asked_for_its_body(house: House) -> None:
+    body = b'{"model":"fake-n3","messages":[],"stream":true}'
+    head = f"Host: x\r\nAuthorization: Bearer {house.key.secret}\r\nContent-Length: {len(body)}\r\n"
+    polite = RawClient(house.wide.port)
+    polite.socket.sendall(f"POST {CHAT} HTTP/1.1\r\n{head}Expect: 100-continue\r\n\r\n".encode())
+    assert polite.read_until(b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
+    polite.socket.sendall(body)
+    assert b"HTTP/1.1 200 OK" in polite.read_until(b"[DONE]")
+    polite.break_off()
 
 
 def test_many_calls_on_one_connection(house: House) -> None:
