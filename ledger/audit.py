@@ -333,3 +333,8 @@ def _exports(
                 f"{checked.newer} requests of {manifest.month} ended after it was exported;"
                 " export it again to take them in"
             )
+        if checked.repriced:
+            notes.append(
+                f"{checked.repriced} prices of {manifest.month} were published after it was"
+                " exported, so its bill may be another; export it again to take them in"
+            )

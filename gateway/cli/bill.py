@@ -26,7 +26,7 @@ BASIS_WORDS: Final = {
     "running": "running: the engine's own count up to a cut",
     "tokenized": "tokenized: counted with the engine's tokenizer after a cut",
     "counted": "counted: chunks that were delivered, a lower bound",
-    "none": "none: nothing is known of these requests' tokens",
+    "none": "none: nothing is known of these requests' tokens, so neither of their cost",
 }
 """What is said below a table of every basis in it that is not the engine's final word."""
 
@@ -110,7 +110,7 @@ def notes(lines: Iterable["BillLine"]) -> Iterable[str]:
     said = [f"{decimal_text(pico)} {currency}" for currency, pico in sorted(totals.items())]
     if said:
         yield f"Total: {', '.join(said)}"
-    unpriced = [line for line in lines if line.cost is None]
+    unpriced = [line for line in lines if line.lacks_price]
     if unpriced:
         buckets = {bucket for line in unpriced for bucket in line.unpriced}
         kinds = ", ".join(bucket for bucket in BUCKETS if bucket in buckets)

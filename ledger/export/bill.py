@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,28 @@ GROUPS = ("key", "model", "day")
 def bill_lines(read: ReadSession, month: str) -> list[BillLine]:
     """The bill of `month` (2026-11) in its finest lines, in a fixed order."""
     return bill(read, month, GROUPS)
+
+
+def prices_before(read: ReadSession, before_us: int) -> list[str]:
+    """The ids of all prices that begin before the month's end: those its bill was made with."""
+    prices = tables.prices
+    statement = (
+        prices.select()
+        .with_only_columns(prices.c.price_id)
+        .where(prices.c.effective_us < before_us)
+        .order_by(prices.c.price_id)
+    )
+    return [row.price_id for row in read.rows(statement)]
+
+
+def costs_of(lines: list[BillLine]) -> tuple[dict[str, str], int]:
+    """The exact sum per currency, and how many lines lack a price."""
+    sums: dict[str, Decimal] = {}
+    for line in lines:
+        if line.cost is not None and line.currency is not None:
+            sums[line.currency] = sums.get(line.currency, Decimal(0)) + Decimal(line.cost)
+    unpriced = sum(1 for line in lines if line.lacks_price)
+    return {currency: f"{total:f}" for currency, total in sorted(sums.items())}, unpriced
 
 
 def batches_of(lines: Sequence[BillLine], columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:

@@ -136,7 +136,7 @@ BILL_COLUMNS = (
     Column("basis", TEXT, "how the counts were obtained"),
     Column("requests", COUNT, "requests with an end"),
     *(Column(name, COUNT, f"{name}: tokens; null is unknown") for name in BUCKETS),
-    Column("cost", MONEY, "exact cost; null if a bucket with tokens has no price"),
+    Column("cost", MONEY, "exact cost; null if tokens have no price or are not known"),
     Column("currency", TEXT, "currency of the cost"),
     Column("unpriced", LIST, "buckets with tokens and without a price"),
 )

@@ -10,7 +10,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from ledger.clock import to_us
 from ledger.errors import ExportFailed
-from ledger.export.bill import batches_of, bill_lines
+from ledger.export.bill import batches_of, bill_lines, costs_of, prices_before
 from ledger.export.columns import BILL_COLUMNS, ENDED_EVENT, Column
 from ledger.export.manifest import (
     BILL,
@@ -35,7 +34,7 @@ from ledger.export.rows import FILE_COLUMNS, request_batches
 from ledger.export.sums import Span, Sums, by_roll_up
 from ledger.identity import mint_id
 from ledger.sql import tables
-from ledger.sql.bill import BillLine, month_range
+from ledger.sql.bill import month_range
 from ledger.sql.session import Ledger, ReadSession
 
 Progress = Callable[[int, int], None]
@@ -90,7 +89,7 @@ def _write(read: ReadSession, month: str, span: Span, fresh: Path, progress: Pro
         _checked(fresh / REQUESTS, FILE_COLUMNS, "count(*)", rolled),
         _checked(fresh / BILL, BILL_COLUMNS, "sum(requests)", rolled),
     ]
-    cost, unpriced = _costs(lines)
+    cost, unpriced = costs_of(lines)
     manifest = Manifest(
         format=FORMAT,
         month=month,
@@ -100,7 +99,7 @@ def _write(read: ReadSession, month: str, span: Span, fresh: Path, progress: Pro
         known=rolled.known,
         cost=cost,
         unpriced=unpriced,
-        prices=_prices(read, span[1]),
+        prices=prices_before(read, span[1]),
         position={source: {"requests": last} for source, last in ends.last.items()},
         files=files,
     )
@@ -149,28 +148,6 @@ def _open(read: ReadSession, span: Span) -> int:
         .where(requests.c.state == "open")
     )
     return sum(len(part) for part in read.stream(statement))
-
-
-def _prices(read: ReadSession, before_us: int) -> list[str]:
-    """The ids of all prices that begin before the month's end: those its bill was made with."""
-    prices = tables.prices
-    statement = (
-        prices.select()
-        .with_only_columns(prices.c.price_id)
-        .where(prices.c.effective_us < before_us)
-        .order_by(prices.c.price_id)
-    )
-    return [row.price_id for row in read.rows(statement)]
-
-
-def _costs(lines: list[BillLine]) -> tuple[dict[str, str], int]:
-    """The exact sum per currency, and how many lines have no price."""
-    sums: dict[str, Decimal] = {}
-    for line in lines:
-        if line.cost is not None and line.currency is not None:
-            sums[line.currency] = sums.get(line.currency, Decimal(0)) + Decimal(line.cost)
-    unpriced = sum(1 for line in lines if line.cost is None)
-    return {currency: f"{total:f}" for currency, total in sorted(sums.items())}, unpriced
 
 
 @contextmanager

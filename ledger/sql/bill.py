@@ -33,7 +33,8 @@ class BillLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a bill. What it is not grouped by is null, as is a bucket nobody knew.
 
     `day` is the UTC date of acceptance, `2026-11-29`. `cost` is an exact decimal of `currency`, or
-    null if no price applies; `unpriced` names the buckets that hold tokens and have no price.
+    null if no price applies or no count is known; `unpriced` names the buckets that hold tokens and
+    have no price.
     """
 
     key_id: str | None
@@ -50,6 +51,11 @@ class BillLine(msgspec.Struct, frozen=True, kw_only=True):
     currency: str | None
     cost: str | None
     unpriced: tuple[str, ...] = ()
+
+    @property
+    def lacks_price(self) -> bool:
+        """True if something was counted here and has no price; what nobody knows lacks none."""
+        return self.cost is None and any(getattr(self, name) is not None for name in BUCKETS)
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -183,7 +189,9 @@ def _add(
 ) -> None:
     tokens = by_bucket(totals)
     pico, unpriced = cost_pico(tokens, price.pico if price else {})
-    priced = price is not None and pico is not None
+    # The cost of what nobody could count is not known either: it is not zero.
+    known = any(count is not None for count in tokens.values())
+    priced = price is not None and pico is not None and known
     currency = price.currency if price else None
     line = sums.setdefault(_Group(*group, basis, currency, priced), _Sum())
     line.totals = line.totals.plus(totals)

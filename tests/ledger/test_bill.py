@@ -56,7 +56,8 @@ def test_unknown_is_null_and_zero_is_zero(ledger: Ledger) -> None:
     billed(ledger, drafts, [say.price("p1", dict.fromkeys(BUCKETS, "1"), start=say.after(-1))])
     counted, none = lines(ledger)
     assert (counted.basis, counted.uncached_in, counted.other_out) == ("counted", None, 5)
-    assert (none.basis, none.other_out, none.requests, none.cost) == ("none", None, 1, "0")
+    assert (none.basis, none.other_out, none.requests, none.cost) == ("none", None, 1, None)
+    assert counted.lacks_price is False and none.lacks_price is False
 
 
 def test_without_a_price_the_cost_is_null_and_says_why(ledger: Ledger) -> None:
