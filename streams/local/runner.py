@@ -49,7 +49,7 @@ BUSY_PAUSE_SECONDS, IDLE_PAUSE_SECONDS = 0.05, 0.25
 TROUBLE_PAUSE_SECONDS_MAX: Final = 5.0
 """The longest wait after an error: the ledger may be locked by a rebuild, the disk may be full."""
 
-NICENESS: Final = 5
+NICENESS: Final = 15
 """The gateway goes first on a busy machine: the ledger may be seconds behind, an answer may not."""
 
 
