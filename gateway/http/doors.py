@@ -3,6 +3,7 @@
 Plain ASGI, because Starlette's request and response objects cost more than all of the metering.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,7 @@ from gateway.access import bearer_of, key_of, require_model
 from gateway.admission import require_admission
 from gateway.backends.pool import Pool
 from gateway.call import Call, Endpoint
-from gateway.errors import ApiError, TooLarge
+from gateway.errors import ApiError, Overloaded, TooLarge
 from gateway.http.hang_up import HangUpWatch
 from gateway.http.reply import AsgiReply, Headers
 from gateway.relay import Relay
@@ -159,7 +160,10 @@ async def _body(receive: Receive, announced: bytes | None, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
-        message = await receive()
+        try:
+            message = await receive()
+        except asyncio.CancelledError:
+            raise _unread() from None
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         part = message.get("body", b"")
@@ -169,6 +173,17 @@ async def _body(receive: Receive, announced: bytes | None, limit: int) -> bytes:
         parts.append(part)
         if not message.get("more_body"):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _unread() -> Overloaded:
+    """The server stops, and the body is not here yet: that is an answer like any other refusal."""
+    task = asyncio.current_task()
+    assert task is not None, "a request is served by a task"
+    task.uncancel()
+    return Overloaded(
+        "This gateway has stopped before the whole request had arrived. Try again.",
+        code="shutting_down",
+    )
 
 
 def _too_large(size: int, limit: int) -> str:
