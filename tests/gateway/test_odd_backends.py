@@ -1,6 +1,7 @@
 """Backends that fail, lie, stall or speak no HTTP, behind a real gateway over real sockets."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,15 +65,27 @@ def test_headers_of_a_backend_pass_unless_they_are_ours_to_set(house: House) -> 
     assert not {"server", "www-authenticate"} & answer.headers.keys()
 
 
+LIMITS = {"first_byte_seconds": 1.2, "between_chunks_seconds": 0.9, "total_seconds": 2.4}
+SILENT = (("fake-h1", False), ("fake-h1", True), ("fake-d4000", False))
+STALLED = (
+    ("fake-n9-g3", "silence", 3),
+    ("fake-n100-i100000", "whole request", None),
+    # aiohttp says nothing of a chunk whose length is no number: the limit ends the wait.
+    ("raw-bad-chunk", "silence", 1),
+)
+
+
 def test_a_dead_backend_is_a_502_and_a_stalled_one_a_504(house: House, tmp_path: Path) -> None:
     nobody = processes.free_port()
-    limits = {"first_byte_seconds": 0.4, "between_chunks_seconds": 0.4, "total_seconds": 1.2}
-    spool = {"flush_milliseconds": 50}
-    key = new_key(tmp_path / "data", "k")
-    dead = [backend(f"http://127.0.0.1:{nobody}", "dead", models=["m"])]
-    dead += [backend(house.one.url, "alive", models=FLAGGED)]
-    dead += [backend(house.raw.url, "raw", models=["raw-bad-chunk"])]
-    with door(tmp_path, dead, timeouts=limits, spool=spool) as gateway:
+    data = tmp_path / "data"
+    key = new_key(data, "k")
+    alive = [model for model, *_ in (*SILENT, *STALLED) if model.startswith("fake")]
+    tables = [
+        backend(f"http://127.0.0.1:{nobody}", "dead", models=["m"]),
+        backend(house.one.url, "alive", models=alive),
+        backend(house.raw.url, "raw", models=["raw-bad-chunk"]),
+    ]
+    with door(tmp_path, tables, timeouts=LIMITS, spool={"flush_milliseconds": 50}) as gateway:
         ready = call(gateway.url + "/health/ready").json()
         assert ready["backends"]["dead"].startswith("down: the connection was refused")
         assert ready["backends"]["alive"] == "up"
@@ -80,30 +93,25 @@ def test_a_dead_backend_is_a_502_and_a_stalled_one_a_504(house: House, tmp_path:
         assert "refused" in checked_error(answer, 502, "backend_unreachable")
         assert str(nobody) not in answer.body.decode()
         assert answer.headers["x-tollbook-backend"] == "dead"
-        end = ended(tmp_path / "data", answer.headers["x-request-id"])
+        end = ended(data, answer.headers["x-request-id"])
         assert (end.outcome, end.basis) == ("backend_unreachable", "none")
-        for model, stream in (("fake-h1", False), ("fake-h1", True), ("fake-d3000", False)):
-            answer = ask(gateway, key, model, stream=stream)
+        with ThreadPoolExecutor() as pool:
+            silent = [pool.submit(ask, gateway, key, m, stream=s) for m, s in SILENT]
+            stalled = [pool.submit(ask, gateway, key, m, stream=True) for m, *_ in STALLED]
+        for late in silent:
+            answer = late.result()
             assert "first byte" in checked_error(answer, 504, "backend_timeout")
-            end = ended(tmp_path / "data", answer.headers["x-request-id"])
+            end = ended(data, answer.headers["x-request-id"])
             assert (end.outcome, end.basis) == ("timeout", "none")
-        for model, reason, out in (
-            ("fake-n9-g3", "silence", 3),
-            ("fake-n100-i100000", "whole request", None),
-            # aiohttp says nothing of a chunk whose length is no number: the limit ends the wait.
-            ("raw-bad-chunk", "silence", 1),
-        ):
-            answer = ask(gateway, key, model, stream=True)
+        for late, (_, reason, out) in zip(stalled, STALLED, strict=True):
+            answer = late.result()
             assert answer.status == 200
             last = answer.body.strip().split(b"\n\n")[-1]
             assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "backend_timeout"
-            end = ended(tmp_path / "data", answer.headers["x-request-id"])
+            end = ended(data, answer.headers["x-request-id"])
             assert (end.outcome, end.basis) == ("timeout", "counted")
             assert reason in end.reason
             assert end.usage.other_out == (out or answer.body.count(b'"content":" t'))
-
-
-FLAGGED = ["fake-h1", "fake-d3000", "fake-n9-g3", "fake-n100-i100000"]
 
 
 def test_a_failure_before_the_first_byte_is_tried_once_elsewhere(house: House) -> None:
