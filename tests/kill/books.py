@@ -7,9 +7,11 @@ Each broken rule is one sentence; `check` collects them all and fails with all o
 import hashlib
 import json
 import sqlite3
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,11 @@ SLACK_SECONDS = 0.25
 """What a busy machine may add. The heartbeat sleeps for a flush interval and then needs a turn on
 one of two cores that the gateway, its runner, two fake backends, the clients and the rest of the
 test machine share."""
+
+STILL_SECONDS = 0.03
+"""A serving process from which no client gets anything for longer than this stands still (measured:
+a write that waited 0.4 s for another's `fsync`): it neither streams nor flushes, and the time does
+not count. In what these crowds ask for, some chunk is due every few milliseconds."""
 
 PLACE_SECONDS = 0.002
 """Two readings of the same clocks, one of them rounded to microseconds in an event."""
@@ -134,6 +141,7 @@ class Check:
         self.calls = world.fleet.calls()
         self.faults: list[str] = []
         self.measured = Measured()
+        self._arrivals: dict[str, list[float]] = {}
 
     def all(self, crowd: Iterable[Seen], *, lost: Iterable[str] = ()) -> Measured:
         """Every rule for every request of `crowd`. Fails with all that is broken.
@@ -155,6 +163,11 @@ class Check:
                 self._say(f"a settled row has changed from {before} to {row}")
         for before in self.settled.values():
             self._say(f"a settled row is gone: {before}")
+        for seen in crowd:
+            for row in rows.get(self.books.hashed(seen.ask.tag), []):
+                self._arrivals.setdefault(row["source"], []).extend(seen.chunks)
+        for arrivals in self._arrivals.values():
+            arrivals.sort()
         for seen in crowd:
             mine = rows.get(self.books.hashed(seen.ask.tag), [])
             self._answer(seen, mine, lost=seen.ask.tag in gone)
@@ -280,7 +293,7 @@ class Check:
         if not unbilled:
             self.measured.short.append(0.0)
             return
-        short = over - unbilled[0]
+        short = over - unbilled[0] - self._stood_still(row["source"], unbilled[0], over)
         self.measured.short.append(short)
         if short > FLUSH_SECONDS + SLACK_SECONDS:
             self._say(
@@ -294,6 +307,13 @@ class Check:
                 f"{seen.ask.tag}: chunk {known} came {flushed - unbilled[0]:.3f} s before running "
                 f"totals were last written, and is not in them: {row}"
             )
+
+    def _stood_still(self, source: str, start: float, end: float) -> float:
+        """For how long of the seconds from `start` to `end` no client got anything of `source`."""
+        arrivals = self._arrivals[source]
+        within = arrivals[bisect_left(arrivals, start) : bisect_right(arrivals, end)]
+        gaps = [after - before for before, after in pairwise([start, *within, end])]
+        return sum(gap for gap in gaps if gap > STILL_SECONDS)
 
     def _sums(self) -> None:
         """The roll-up is the sum of the rows, whatever order they came in."""

@@ -53,7 +53,7 @@ def _crash(place: Place, rounds: Rounds, ways: tuple[str, ...]) -> Measured:
                 # Otherwise the audit itself finds the dead spools, and adopts them.
                 world.start()
                 assert world.stop() == 0
-            measured = measured.plus(verify(world, crowd.seen, bill=True))
+            measured = measured.plus(verify(world, crowd.seen, bill=ways is GATEWAY_WAYS))
     assert measured.served and measured.abandoned, "every part of the promise was put to the test"
     return measured
 
