@@ -10,6 +10,7 @@ import errno
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -44,6 +45,10 @@ UNREAD_SECONDS_MAX = 300
 """A client that takes no byte of its answer for this long has its connection ended by the kernel:
 what is written for it would else stay in memory for as long as it likes."""
 
+OPEN_FILES_WANTED = 65_536
+"""A request in flight takes two, and most systems begin with a soft limit of 1,024: from some 500
+streams on no backend could be reached any more."""
+
 GC_OBJECTS = 20_000
 """New objects between two collections of the youngest generation; Python's own default is 700."""
 
@@ -60,6 +65,7 @@ def serve(settings: Settings, data: Path) -> int:
         if backend.key is not None:
             resolve_secret(backend.key)
     Layout(data).make()
+    raise_file_limit()
     main = _serve_here if settings.gateway.workers == 1 else _serve_by_workers
     with door, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main(settings, data, door))
@@ -84,6 +90,17 @@ def bind(host: str, port: int) -> socket.socket:
         door.close()
         raise
     return door
+
+
+def raise_file_limit() -> None:
+    """Take as many open files as this user may have, up to `OPEN_FILES_WANTED`; children inherit
+    it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # Some systems refuse what they say they allow; then it stays as it was.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def make_service(
