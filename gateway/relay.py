@@ -399,15 +399,16 @@ class Relay:
             stats.chunks += call.meter.chunks
 
     def _cut(self, call: Call, why: Cut) -> None:
-        if call.cut is None and call.task is not None:
-            call.cut = why
-            call.task.cancel()
+        if call.cut is not None or call.task is None:
+            return
+        if call.finished and (call.meter is None or why == "spool_failed"):
+            return  # it is billed and its last bytes are on the way: they are owed to the client
+        call.cut = why
+        call.task.cancel()
 
     def _keep_limits(self) -> None:
         limits, now = self._timeouts, self._clock.monotonic()
         for call in list(self.open.values()):
-            if call.finished and call.meter is None:
-                continue  # its answer is on the way to the client
             if now - call.started > limits.total_seconds and not call.finished:
                 self._cut(call, "total")
             elif call.heard is None:

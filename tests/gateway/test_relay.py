@@ -370,6 +370,35 @@ async def test_a_spool_that_fails_cuts_what_is_open_at_the_next_tick() -> None:
     assert desk.relay.owes
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_is_billed_is_sent_to_its_end_even_if_the_spool_fails_meanwhile(
+    stream: bool,
+) -> None:
+    journal = FullDisk(FakeClock())
+    body = json.dumps({"choices": [], "usage": USED}).encode()
+    answer = ScriptedAnswer(chunk("a"), USAGE + DONE) if stream else plain(body)
+    desk = Desk(ScriptedClient(answer), journal=journal, limits={"first_byte_seconds": 1})
+    slow, send = asyncio.Event(), desk.reply.body
+
+    async def slowly(data: bytes, *, more: bool) -> None:
+        if DONE in data or not stream:
+            await slow.wait()
+        await send(data, more=more)
+
+    desk.reply.body = slowly  # type: ignore[method-assign]
+    task = desk.begin(BODY if stream else PLAIN)
+    await desk.settle()
+    assert desk.last().outcome == "completed"
+    journal.failure = SpoolFailed("the disk is full")
+    desk.clock.advance(30)
+    desk.relay.tick()
+    await desk.settle()
+    slow.set()
+    await task
+    assert desk.reply.sent.endswith(DONE if stream else body)
+    assert desk.reply.ended
+
+
 async def test_a_fault_of_our_own_is_raised_and_has_an_end() -> None:
     desk = Desk(ScriptedClient(ScriptedAnswer(chunk("a"))))
 
