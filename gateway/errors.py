@@ -5,6 +5,7 @@ ApiError
 ├── Unauthorized 401        no key, or one that is not known
 ├── Forbidden 403           the key may not use this model
 ├── NotFound 404            no such path, or a model that nobody here serves
+├── TooLate 408             the body did not arrive in time
 ├── TooLarge 413            the body is over the limit
 ├── Upstream 502            no backend could be reached, or it broke off before its first byte
 ├── Overloaded 503          no backend left, the spool is full, or the gateway is stopping
@@ -69,6 +70,14 @@ class NotFound(ApiError):
     status = 404
     type = "invalid_request_error"
     code = "model_not_found"
+
+
+class TooLate(ApiError):
+    """The body did not arrive in time."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
 
 
 class TooLarge(ApiError):

@@ -230,6 +230,8 @@ class Relay:
             try:
                 answer = await self._call(call, backend, body, headers)
             except BackendFailed as failed:
+                if failed.reason == "own_limit":
+                    raise
                 backend.failed(str(failed))
                 failure = failed
             if answer is not None and answer.status < 500:
@@ -438,6 +440,9 @@ class Relay:
         await self._say_failure(call, reply, error)
 
     async def _backend_broke(self, call: Call, failed: BackendFailed, reply: Reply) -> None:
+        if failed.reason == "own_limit":
+            self._end(call, "gateway_failed", str(failed))
+            raise Overloaded(f"Too much at once: {failed}. Try again.", code="own_limit")
         outcome: Outcome = "backend_lost" if call.answer else "backend_unreachable"
         self._end(call, outcome, str(failed))
         begun = "broke off its answer" if call.answer else "could not be reached"

@@ -147,6 +147,7 @@ class Service:
         while True:
             await asyncio.sleep(interval)
             self.relay.tick()
+            self._desk.arrivals.refuse_late(self._settings.timeouts.body_seconds)
             now = self._clock.monotonic()
             if now - polled >= REGISTRY_POLL_SECONDS:
                 polled = now

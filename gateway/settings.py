@@ -188,6 +188,11 @@ class TimeoutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ),
         msgspec.Meta(gt=0, le=SECONDS_MAX),
     ] = 300.0
+    body_seconds: Annotated[
+        float,
+        _is("For a request to arrive whole, from its head on; then it is refused.", "seconds"),
+        msgspec.Meta(gt=0, le=SECONDS_MAX),
+    ] = 60.0
     between_chunks_seconds: Annotated[
         float,
         _is("Silence within a stream.", "seconds"),

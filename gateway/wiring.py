@@ -57,7 +57,7 @@ def serve(settings: Settings, data: Path) -> int:
     """Serve until SIGTERM or Ctrl-C. Returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="tollbook: %(message)s", stream=sys.stderr)
     try:
-        door = bind(settings.gateway.host, settings.gateway.port)
+        doors = open_doors(settings.gateway.host, settings.gateway.port, settings.gateway.workers)
     except OSError as refused:
         print(f"tollbook: {_no_door(settings, refused)}", file=sys.stderr)
         return 1
@@ -67,13 +67,30 @@ def serve(settings: Settings, data: Path) -> int:
     Layout(data).make()
     raise_file_limit()
     main = _serve_here if settings.gateway.workers == 1 else _serve_by_workers
-    with door, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(settings, data, door))
+    with contextlib.ExitStack() as stack:
+        for door in doors:
+            stack.enter_context(door)
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        runner.run(main(settings, data, doors))
     return 0
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """The door, bound but not yet listening. Raises `OSError` if it is taken."""
+def open_doors(host: str, port: int, workers: int) -> list[socket.socket]:
+    """One listening socket for each worker, all on one port. Raises `OSError` if it is taken.
+
+    Linux spreads connections evenly over sockets of their own; of one shared socket a worker takes
+    all that wait whenever it looks. The first is bound alone, to see whether the port is free.
+    """
+    first = bind(host, port)
+    if workers == 1 or sys.platform != "linux":
+        return [first] * workers
+    port = first.getsockname()[1]
+    first.close()
+    return [bind(host, port, shared=True) for _ in range(workers)]
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket; `shared` lets others that ask for it have the same port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     door = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -84,6 +101,8 @@ def bind(host: str, port: int) -> socket.socket:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if sys.platform == "linux":
             door.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS_MAX * 1000)
+        if shared:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         door.bind((host, port))
         door.listen(BACKLOG)
     except OSError:
@@ -146,7 +165,8 @@ def runner_child(settings: Settings, data: Path, clock: Clock) -> Child:
     return Child("runner", [*argv, "--stop-on-stdin-eof"], clock)
 
 
-async def _serve_here(settings: Settings, data: Path, door: socket.socket) -> None:
+async def _serve_here(settings: Settings, data: Path, doors: list[socket.socket]) -> None:
+    (door,) = doors
     clock = SystemClock()
     runner = runner_child(settings, data, clock)
     service = make_service(settings, data, clock, [runner])
@@ -162,10 +182,9 @@ async def _serve_here(settings: Settings, data: Path, door: socket.socket) -> No
         await runner.stop(RUNNER_STOP_SECONDS_MAX)
 
 
-async def _serve_by_workers(settings: Settings, data: Path, door: socket.socket) -> None:
+async def _serve_by_workers(settings: Settings, data: Path, doors: list[socket.socket]) -> None:
     clock = SystemClock()
     runner = runner_child(settings, data, clock)
-    door.set_inheritable(True)
     workers = [
         Child(
             f"worker {number}",
@@ -174,7 +193,7 @@ async def _serve_by_workers(settings: Settings, data: Path, door: socket.socket)
             first_line=msgspec.json.encode(settings) + b"\n",
             pass_fds=[door.fileno()],
         )
-        for number in range(settings.gateway.workers)
+        for number, door in enumerate(doors)
     ]
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -182,9 +201,10 @@ async def _serve_by_workers(settings: Settings, data: Path, door: socket.socket)
         loop.add_signal_handler(number, stopped.set)
     for child in (runner, *workers):
         child.start()
-    print(start_line(settings, door.getsockname()[1], None), flush=True)
+    print(start_line(settings, doors[0].getsockname()[1], None), flush=True)
     await stopped.wait()
-    door.close()
+    for door in doors:
+        door.close()
     grace = settings.gateway.shutdown_seconds_max + ENDING_SECONDS_MAX
     await asyncio.gather(*(worker.stop(grace) for worker in workers))
     await runner.stop(RUNNER_STOP_SECONDS_MAX)

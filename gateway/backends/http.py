@@ -1,6 +1,7 @@
 """The one home of the HTTP client. aiohttp: measured ten times cheaper than httpx upstream."""
 
 import asyncio
+import errno
 import io
 from collections.abc import Mapping
 from functools import lru_cache
@@ -39,6 +40,9 @@ _DROPPED = frozenset(
 )
 """A backend's headers that end here: hop by hop, ours to set, or about the server's own door and
 where it is."""
+
+
+_OWN_LIMITS = (errno.EMFILE, errno.ENFILE)
 
 
 @lru_cache(maxsize=512)
@@ -107,7 +111,8 @@ class HttpClient:
                 target.url + path, data=data, headers=sent, allow_redirects=False
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as refused:
-            raise BackendFailed("unreachable", _why(refused, self._connect_seconds)) from refused
+            reason = "own_limit" if refused.errno in _OWN_LIMITS else "unreachable"
+            raise BackendFailed(reason, _why(refused, self._connect_seconds)) from refused
         except (aiohttp.ClientError, OSError) as broken:
             raise _lost(broken) from broken
         if response.status < 200:
@@ -143,6 +148,8 @@ def _why(broken: Exception, connect_seconds: float) -> str:
     """What went wrong in words, without the address: answers to users must not show it."""
     if isinstance(broken, aiohttp.ConnectionTimeoutError):
         return f"no connection within {connect_seconds:g} s"
+    if isinstance(broken, OSError) and broken.errno in _OWN_LIMITS:
+        return "this gateway has no file descriptor left for a connection"
     if isinstance(broken, aiohttp.ClientConnectorDNSError):
         return "its name does not resolve"
     if isinstance(broken, aiohttp.ClientConnectorError):

@@ -137,6 +137,8 @@ def _reference(backend: BackendSettings, key: str, data: Path) -> str:
     try:
         return msgspec.structs.replace(backend, key=key).key or key
     except SettingsError:
+        if key.startswith(("env:", "file:")):
+            raise
         # It is no reference, so it is the key itself, whatever it looks like.
         secret = check_secret(key, "--backend-key").encode()
         return f"file:{put_secret(data, f'{backend.id}.key', secret).absolute()}"

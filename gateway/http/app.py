@@ -16,6 +16,7 @@ from gateway.http.doors import Desk, Door, client_id_of, hash_of
 from gateway.http.reply import AsgiReply
 from gateway.metrics import CONTENT_TYPE
 from gateway.wire.models import model_list
+from ledger.clock import Clock
 from ledger.identity import mint_id
 
 
@@ -31,31 +32,97 @@ def create_app(
     desk: Desk, *, readiness: Callable[[], Readiness], metrics: Callable[[], bytes]
 ) -> Starlette:
     """The gateway's whole HTTP surface."""
-
-    async def live(request: Request) -> Response:
-        return _json(200, {"status": "alive"})
-
-    async def ready(request: Request) -> Response:
-        now = readiness()
-        return _json(200 if now.ready else 503, msgspec.to_builtins(now))
-
-    async def prometheus(request: Request) -> Response:
-        return Response(metrics(), headers={"content-type": CONTENT_TYPE})
-
+    pages = Pages(desk.clock, readiness, metrics)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", Door(desk, "chat/completions"), methods=["POST"]),
             Route("/v1/completions", Door(desk, "completions"), methods=["POST"]),
             Route("/v1/models", Models(desk), methods=["GET"]),
-            Route("/health/live", live, methods=["GET"]),
-            Route("/health/ready", ready, methods=["GET"]),
-            Route("/metrics", prometheus, methods=["GET"]),
+            Route("/health/live", pages.live, methods=["GET"]),
+            Route("/health/ready", pages.ready, methods=["GET"]),
+            Route("/metrics", pages.prometheus, methods=["GET"]),
         ],
-        exception_handlers={404: _no_such_path, 405: _wrong_method, 500: _own_fault},
+        exception_handlers={
+            404: pages.no_such_path,
+            405: pages.wrong_method,
+            500: pages.own_fault,
+        },
     )
     # A redirect to the path without its slash would answer what is not served here.
     app.router.redirect_slashes = False
     return app
+
+
+class Pages:
+    """What needs no key: health, metrics, and the refusals of what is not served here."""
+
+    def __init__(
+        self, clock: Clock, readiness: Callable[[], Readiness], metrics: Callable[[], bytes]
+    ) -> None:
+        self._clock = clock
+        self._readiness = readiness
+        self._metrics = metrics
+
+    async def live(self, request: Request) -> Response:
+        """200 as long as the event loop runs."""
+        return self._answer(200, lambda: msgspec.json.encode({"status": "alive"}))
+
+    async def ready(self, request: Request) -> Response:
+        """200 if new requests are welcome, else 503 with what is missing."""
+        now = self._readiness()
+        return self._answer(200 if now.ready else 503, lambda: msgspec.json.encode(now))
+
+    async def prometheus(self, request: Request) -> Response:
+        """Every metric of this process."""
+        return self._answer(200, self._metrics, CONTENT_TYPE)
+
+    async def no_such_path(self, request: Request, error: Exception) -> Response:
+        """What cannot be metered is not passed on."""
+        return self._refusal(
+            404,
+            f"There is no {request.method} {request.url.path} here. A path that cannot be metered "
+            "is not passed on; served are POST /v1/chat/completions, POST /v1/completions and "
+            "GET /v1/models.",
+            "unknown_path",
+        )
+
+    async def wrong_method(self, request: Request, error: Exception) -> Response:
+        """The path is right, and the answer says which methods it takes."""
+        headers = error.headers if isinstance(error, HTTPException) else None
+        allow = (headers or {}).get("Allow", "")
+        message = f"{request.url.path} does not take {request.method}; it takes {allow}."
+        answer = self._refusal(405, message, "method_not_allowed")
+        answer.headers["allow"] = allow
+        return answer
+
+    async def own_fault(self, request: Request, error: Exception) -> Response:
+        """Starlette raises `error` again behind this answer, so that the log has its trace."""
+        return self._refusal(
+            500,
+            "The gateway failed while it handled this request; its log has the cause. Nothing that "
+            "was not delivered is billed.",
+            "internal_error",
+            "server_error",
+        )
+
+    def _refusal(
+        self, status: int, message: str, code: str, kind: str = "invalid_request_error"
+    ) -> Response:
+        return self._answer(status, lambda: error_body(message, kind, None, code))
+
+    def _answer(
+        self, status: int, make: Callable[[], bytes], content_type: str = "application/json"
+    ) -> Response:
+        """An answer of our own, with the headers that every answer carries."""
+        began = self._clock.monotonic()
+        body = make()
+        spent = (self._clock.monotonic() - began) * 1000
+        headers = {
+            "content-type": content_type,
+            "x-request-id": f"req_{mint_id()}",
+            "x-tollbook-overhead-ms": f"{spent:.3f}",
+        }
+        return Response(body, status, headers=headers)
 
 
 class Models:
@@ -78,47 +145,3 @@ class Models:
             status, body = 200, model_list(visible(key, desk.pool.served()))
         spent = b"%.3f" % ((desk.clock.monotonic() - started) * 1000)
         await reply.whole(status, body, [(b"x-tollbook-overhead-ms", spent)])
-
-
-def _json(status: int, content: object) -> Response:
-    body = msgspec.json.encode(content)
-    return Response(body, status, headers={"content-type": "application/json"})
-
-
-async def _no_such_path(request: Request, error: Exception) -> Response:
-    message = (
-        f"There is no {request.method} {request.url.path} here. A path that cannot be metered is "
-        "not passed on; served are POST /v1/chat/completions, POST /v1/completions and "
-        "GET /v1/models."
-    )
-    return _refusal(404, message, "unknown_path")
-
-
-async def _wrong_method(request: Request, error: Exception) -> Response:
-    headers = error.headers if isinstance(error, HTTPException) else None
-    allow = (headers or {}).get("Allow", "")
-    message = f"{request.url.path} does not take {request.method}; it takes {allow}."
-    answer = _refusal(405, message, "method_not_allowed")
-    answer.headers["allow"] = allow
-    return answer
-
-
-async def _own_fault(request: Request, error: Exception) -> Response:
-    """Starlette raises `error` again behind this answer, so that the server's log has its trace."""
-    body = error_body(
-        "The gateway failed while it handled this request; its log has the cause. Nothing that was "
-        "not delivered is billed.",
-        "server_error",
-        None,
-        "internal_error",
-    )
-    return Response(body, 500, headers=_own_headers())
-
-
-def _refusal(status: int, message: str, code: str) -> Response:
-    body = error_body(message, "invalid_request_error", None, code)
-    return Response(body, status, headers=_own_headers())
-
-
-def _own_headers() -> dict[str, str]:
-    return {"content-type": "application/json", "x-request-id": f"req_{mint_id()}"}

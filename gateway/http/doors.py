@@ -3,7 +3,6 @@
 Plain ASGI, because Starlette's request and response objects cost more than all of the metering.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,8 @@ from gateway.access import bearer_of, key_of, require_model
 from gateway.admission import require_admission
 from gateway.backends.pool import Pool
 from gateway.call import Call, Endpoint
-from gateway.errors import ApiError, Overloaded, TooLarge
+from gateway.errors import ApiError
+from gateway.http.arrivals import Arrivals, ClientGoneError
 from gateway.http.hang_up import HangUpWatch
 from gateway.http.reply import AsgiReply, Headers
 from gateway.relay import Relay
@@ -54,7 +54,7 @@ class Desk:
         self.stats = stats
         self.book = book
         self.hash_key = hash_key
-        self.body_bytes_max = body_bytes_max
+        self.arrivals = Arrivals(clock, body_bytes_max)
         self.draining = False
 
     def hashed(self, client_id: bytes) -> str:
@@ -82,7 +82,7 @@ class Door:
             secret = bearer_of(heads.get(b"authorization"))
             key = key_of(desk.book(), hash_of(secret))
             key_id = key.key_id
-            body = await _body(receive, heads.get(b"content-length"), desk.body_bytes_max)
+            body = await desk.arrivals.body(receive, heads.get(b"content-length"), started)
             wish = asked(body)
             model = wish.model
             pool = desk.pool
@@ -128,7 +128,7 @@ class Door:
             headers.append((b"x-tollbook-backend", call.backend.backend_id.encode()))
         if error.status == 503:
             headers.append((b"retry-after", b"1"))
-        if error.status == 413:
+        if error.status in (408, 413):
             headers.append((b"connection", b"close"))
         return headers
 
@@ -144,50 +144,6 @@ def client_id_of(headers: dict[bytes, bytes]) -> bytes | None:
     return None if client_id is None else client_id[:CLIENT_ID_BYTES_MAX]
 
 
-class ClientGoneError(Exception):
-    """The client left before its request was whole: nobody to answer, nothing to bill."""
-
-
 def _headers(scope: Scope) -> dict[bytes, bytes]:
     """Headers by lower-case name; of a repeated one the last."""
     return dict(scope["headers"])
-
-
-async def _body(receive: Receive, announced: bytes | None, limit: int) -> bytes:
-    """The whole request body. Raises `TooLarge` before it is read where its length is announced."""
-    if announced is not None and announced.isdigit() and int(announced) > limit:
-        raise TooLarge(_too_large(int(announced), limit))
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        try:
-            message = await receive()
-        except asyncio.CancelledError:
-            raise _unread() from None
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise TooLarge(_too_large(size, limit))
-        parts.append(part)
-        if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _unread() -> Overloaded:
-    """The server stops, and the body is not here yet: that is an answer like any other refusal."""
-    task = asyncio.current_task()
-    assert task is not None, "a request is served by a task"
-    task.uncancel()
-    return Overloaded(
-        "This gateway has stopped before the whole request had arrived. Try again.",
-        code="shutting_down",
-    )
-
-
-def _too_large(size: int, limit: int) -> str:
-    return (
-        f"The request body has {size} bytes or more and the limit is {limit}. Send less, or ask "
-        "whoever runs this gateway to raise gateway.body_bytes_max."
-    )

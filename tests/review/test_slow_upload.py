@@ -1,26 +1,43 @@
-"""What a review found: a request whose body had not arrived at the stop left a traceback in the log
-and its client without an answer."""
+"""What a review found: a request still arriving at the stop left a traceback in the log and its
+client without an answer, and one that never arrived held its connection until then."""
 
 import asyncio
 
 import pytest
 
-from gateway.errors import Overloaded
-from gateway.http.doors import _body
+from gateway.errors import ApiError, Overloaded, TooLate
+from gateway.http.arrivals import Arrivals
+from tests.streams.builders import FakeClock
 
 
-async def test_a_body_that_has_not_arrived_at_the_stop_is_refused_in_words() -> None:
+async def refused(arrivals: Arrivals, *, by: type[ApiError]) -> str:
+    """The code of the refusal of a body that never arrives; the task goes on behind it."""
+
     async def never() -> dict[str, object]:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def door() -> str:
-        with pytest.raises(Overloaded) as refused:
-            await _body(never, b"100", 1000)
-        await asyncio.sleep(0)  # the answer still goes out
-        return refused.value.code
+    with pytest.raises(by) as found:
+        await arrivals.body(never, b"100", 0.0)
+    await asyncio.sleep(0)  # the answer still goes out
+    return found.value.code
 
-    task = asyncio.create_task(door())
+
+async def test_a_body_that_has_not_arrived_at_the_stop_is_refused_in_words() -> None:
+    task = asyncio.create_task(refused(Arrivals(FakeClock(), 1000), by=Overloaded))
     await asyncio.sleep(0)
     task.cancel("timeout graceful shutdown exceeded")
     assert await task == "shutting_down"
+
+
+async def test_a_body_that_does_not_arrive_is_refused_after_its_time() -> None:
+    clock = FakeClock()
+    arrivals = Arrivals(clock, 1000)
+    task = asyncio.create_task(refused(arrivals, by=TooLate))
+    await asyncio.sleep(0)
+    arrivals.refuse_late(clock.monotonic() + 1)
+    await asyncio.sleep(0)
+    assert not task.done()
+    arrivals.refuse_late(-1)
+    arrivals.refuse_late(-1)
+    assert await task == "request_timeout"
