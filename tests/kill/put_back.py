@@ -39,7 +39,7 @@ def _one(place: Place, number: int, kind: str) -> Measured:
             time.sleep(dice.uniform(0.5, 1.5))
             if kind == "running":
                 begun = time.monotonic()
-                world.copy_live(copy)
+                world.copy_live(copy, dice.uniform(0.0, 0.8))
             else:
                 if kind == "killed":
                     world.kill(world.the_runner())

@@ -273,11 +273,15 @@ class World:
         """The whole directory, put away while nothing runs in it: `cp -a`."""
         shutil.copytree(self.data, target, symlinks=True)
 
-    def copy_live(self, target: Path) -> None:
-        """The whole directory while a gateway serves, in the order of docs/operations.md."""
+    def copy_live(self, target: Path, pause: float) -> None:
+        """The whole directory while a gateway serves, in the order of docs/operations.md.
+
+        `pause` seconds go by before the ledger is copied, as with a larger directory.
+        """
         target.mkdir()
         for name in ("registry", "spool", "secrets"):
             shutil.copytree(self.data / name, target / name, symlinks=True)
+        time.sleep(pause)
         with (
             contextlib.closing(sqlite3.connect(self.data / "ledger.db")) as live,
             contextlib.closing(sqlite3.connect(target / "ledger.db")) as kept,
