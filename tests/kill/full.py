@@ -139,8 +139,7 @@ class Asking:
 
 
 def disk_full(place: Place, rounds: Rounds) -> Measured:
-    """The disk takes no more: by a limit on file sizes, and on a real full disk where one may be
-    mounted."""
+    """The disk takes no more: a limit on file sizes, or a small disk where one may be mounted."""
     ways = (_limit_put_on, _limit_from_the_start, _small_disk)
     measured = Measured()
     for number in rounds:
