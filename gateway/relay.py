@@ -321,7 +321,7 @@ class Relay:
                 self._finish(call, "completed", status=answer.status, counted=meter.counted())
                 if self._wait_durable:
                     await self._journal.durable()
-            if secret is not None and secret in passed:
+            if secret is not None and passed.rfind(secret) >= 0:
                 passed = _veiled(passed, call)
             if passed:
                 call.sending = True
