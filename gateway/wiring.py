@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from gateway.http.server import BACKLOG
 from gateway.secrets import hash_key
 from gateway.service import Service, backends_of
 from gateway.settings import Settings, resolve_secret
@@ -38,8 +39,6 @@ RUNNER_STOP_SECONDS_MAX = 20.0
 
 ENDING_SECONDS_MAX = 10.0
 """Beyond a worker's grace: closing its spool and its connections."""
-
-BACKLOG = 2048
 
 UNREAD_SECONDS_MAX = 300
 """A client that takes no byte of its answer for this long has its connection ended by the kernel:
