@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from gateway.backends.pool import Backend
 from gateway.backends.port import Answer
@@ -35,7 +35,8 @@ MICROSECONDS = 1_000_000
 
 
 class Call:
-    """The state of one request. Times are seconds of the monotonic clock, `accepted_at` is UTC."""
+    """The state of one request, served by `task`. Times are seconds of the monotonic clock,
+    `accepted_at` is UTC."""
 
     __slots__ = (
         "_overhead",
@@ -65,7 +66,13 @@ class Call:
     )
 
     def __init__(
-        self, request_id: str, key_id: str, endpoint: Endpoint, wish: Asked, started: float
+        self,
+        request_id: str,
+        key_id: str,
+        endpoint: Endpoint,
+        wish: Asked,
+        started: float,
+        task: asyncio.Task[Any] | None = None,
     ) -> None:
         self.request_id = request_id
         self.key_id = key_id
@@ -77,7 +84,7 @@ class Call:
         self.leased: Backend | None = None  # the one that counts it as in flight
         self.answer: Answer | None = None
         self.meter: StreamMeter | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.task = task
         self.attempts = 0
         self.upstream = 0.0  # seconds spent waiting for a backend
         self.sent = started  # when a backend was last called

@@ -7,6 +7,7 @@ ApiError
 ├── NotFound 404            no such path, or a model that nobody here serves
 ├── TooLate 408             the body did not arrive in time
 ├── TooLarge 413            the body is over the limit
+├── OwnFault 500            the gateway itself failed
 ├── Upstream 502            no backend could be reached, or it broke off before its first byte
 ├── Overloaded 503          no backend left, the spool is full, or the gateway is stopping
 └── TooSlow 504             a backend let a time limit pass
@@ -86,6 +87,16 @@ class TooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class OwnFault(ApiError):
+    """The gateway itself failed, which is a bug: the log has its trace."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The gateway failed while it handled this request; its log has the cause. Nothing that "
+            "was not delivered is billed."
+        )
 
 
 class Upstream(ApiError):

@@ -7,7 +7,7 @@ outside (the client left, a time limit, a failed spool) sets `call.cut` and canc
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -23,7 +23,7 @@ from gateway.wire.requests import forwarded
 from gateway.wire.sse import StreamMeter
 from gateway.wire.usage import usage_of_answer
 from ledger.clock import Clock
-from ledger.events import BUCKETS, Basis, Draft, RequestRejected, Usage
+from ledger.events import Basis, Draft, RequestRejected, Usage
 from ledger.events.requests import Outcome
 from ledger.events.usage import NOTHING_KNOWN
 from streams.errors import SpoolFailed, SpoolFull
@@ -77,11 +77,11 @@ _MISCONFIGURED = {
 class Reply(Protocol):
     """Where the answer goes. Neither method raises if the client has left."""
 
-    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> Awaitable[None]:
         """Send the head of the answer."""
         ...
 
-    async def body(self, data: bytes, *, more: bool) -> None:
+    def body(self, data: bytes, *, more: bool) -> Awaitable[None]:
         """Send bytes of the body; `more=False` ends the answer."""
         ...
 
@@ -113,8 +113,8 @@ class Relay:
     async def serve(
         self, call: Call, body: bytes, headers: Mapping[str, str], client: str | None, reply: Reply
     ) -> None:
-        """Serve `call` to its end. Raises `ApiError` only while nothing was sent to the client."""
-        call.task = asyncio.current_task()
+        """Serve `call`, in its task, to its end. Raises `ApiError` only while nothing was sent to
+        the client."""
         backend = self._choose(call, ())
         if backend is None:
             raise Overloaded(
@@ -342,9 +342,11 @@ class Relay:
         """The backend's headers and ours: which backend it was, and what the gateway cost."""
         assert call.backend is not None, "an answer comes from a backend"
         overhead = call.overhead(self._clock.monotonic()) * 1000
-        secret = call.backend.secret
+        secret, headers = call.backend.secret, answer.headers
+        if secret is not None:
+            headers = [header for header in headers if secret not in header[1]]
         return [
-            *(h for h in answer.headers if secret is None or secret not in h[1]),
+            *headers,
             (b"x-tollbook-backend", call.backend.backend_id.encode()),
             (b"x-tollbook-overhead-ms", b"%.3f" % overhead),
         ]
@@ -390,9 +392,7 @@ class Relay:
         basis, usage = counted
         stats.finished[call.endpoint, outcome] += 1
         stats.basis[basis] += 1
-        for bucket, count in zip(BUCKETS, usage.counts(), strict=True):
-            if count:
-                stats.tokens[bucket] += count
+        stats.count(usage)
         stats.duration.observe(monotonic - call.started)
         stats.overhead.observe(call.overhead(monotonic))
         if call.first_token is not None:

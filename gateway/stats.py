@@ -6,6 +6,8 @@ They are integers that one event loop changes, so counting costs no lock and no 
 from bisect import bisect_left
 from collections import Counter
 
+from ledger.events import BUCKETS, Usage
+
 BOUNDS_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96)
 """Bucket bounds that OpenTelemetry's GenAI conventions give for durations of a model server."""
 
@@ -43,3 +45,9 @@ class Stats:
         self.duration = Histogram(BOUNDS_SECONDS)
         self.first_token = Histogram(BOUNDS_SECONDS)
         self.overhead = Histogram(OVERHEAD_BOUNDS_SECONDS)
+
+    def count(self, usage: Usage) -> None:
+        """Add what is known of one request's tokens."""
+        for bucket in BUCKETS:
+            if count := getattr(usage, bucket):
+                self.tokens[bucket] += count

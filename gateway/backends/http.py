@@ -61,11 +61,11 @@ class HttpAnswer:
         self._response = response
         self.status = response.status
         self.content_type = response.headers.get("content-type", "").lower()
-        self.headers = tuple(
+        self.headers = [
             (passed, value)
             for name, value in response.raw_headers
             if (passed := _passed_name(name)) is not None
-        )
+        ]
 
     async def read(self) -> bytes:
         try:
@@ -96,13 +96,14 @@ class HttpClient:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
+            # Usage is read from the body, so it must not come compressed.
+            headers={"accept-encoding": "identity"},
         )
 
     async def open(
         self, target: Target, path: str, body: bytes, headers: Mapping[str, str]
     ) -> HttpAnswer:
-        # Usage is read from the body, so it must not come compressed.
-        sent = {**headers, "accept-encoding": "identity"}
+        sent = {**headers}
         if target.authorization is not None:
             sent["authorization"] = target.authorization
         data = body if len(body) <= INLINE_BODY_BYTES_MAX else io.BytesIO(body)

@@ -36,7 +36,7 @@ class Answer(Protocol):
 
     status: int
     content_type: str
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: list[tuple[bytes, bytes]]
 
     async def read(self) -> bytes:
         """The next bytes as they come; empty at a clean end. Raises `BackendFailed` (`lost`)."""

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.access import bearer_of, key_of, visible
-from gateway.errors import ApiError, error_body
+from gateway.errors import ApiError, OwnFault, error_body
 from gateway.http.doors import Desk, Door, client_id_of, hash_of
 from gateway.http.reply import AsgiReply
 from gateway.metrics import CONTENT_TYPE
@@ -31,7 +30,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
 def create_app(
     desk: Desk, *, readiness: Callable[[], Readiness], metrics: Callable[[], bytes]
-) -> Starlette:
+) -> ASGIApp:
     """The gateway's whole HTTP surface."""
     pages = Pages(desk.clock, readiness, metrics)
     doors: dict[str, ASGIApp] = {
@@ -39,7 +38,6 @@ def create_app(
         "/v1/completions": Door(desk, "completions"),
     }
     app = Starlette(
-        middleware=[Middleware(Shortcut, doors=doors)],
         routes=[
             *(Route(path, door, methods=["POST"]) for path, door in doors.items()),
             Route("/v1/models", Models(desk), methods=["GET"]),
@@ -55,12 +53,13 @@ def create_app(
     )
     # A redirect to the path without its slash would answer what is not served here.
     app.router.redirect_slashes = False
-    return app
+    return Shortcut(app, doors)
 
 
 class Shortcut:
-    """Calls to the metered doors, without the way through the routes, which would take as long as
-    all that the spool does. Every other call, and every other method, goes on to them."""
+    """Calls to the metered doors, without the way through Starlette's layers and routes, which
+    would take as long as all that the spool does. Every other call, and every other method, goes
+    on to them."""
 
     def __init__(self, app: ASGIApp, doors: Mapping[str, ASGIApp]) -> None:
         self._app = app
@@ -117,18 +116,13 @@ class Pages:
 
     async def own_fault(self, request: Request, error: Exception) -> Response:
         """Starlette raises `error` again behind this answer, so that the log has its trace."""
-        return self._refusal(
-            500,
-            "The gateway failed while it handled this request; its log has the cause. Nothing that "
-            "was not delivered is billed.",
-            "internal_error",
-            "server_error",
-        )
+        own = OwnFault()
+        return self._answer(own.status, own.body)
 
-    def _refusal(
-        self, status: int, message: str, code: str, kind: str = "invalid_request_error"
-    ) -> Response:
-        return self._answer(status, lambda: error_body(message, kind, None, code))
+    def _refusal(self, status: int, message: str, code: str) -> Response:
+        return self._answer(
+            status, lambda: error_body(message, "invalid_request_error", None, code)
+        )
 
     def _answer(
         self, status: int, make: Callable[[], bytes], content_type: str = "application/json"

@@ -5,6 +5,7 @@ than the reading of most bodies.
 """
 
 import asyncio
+from typing import Any
 
 from starlette.types import Receive
 
@@ -22,8 +23,8 @@ class Arrivals:
     def __init__(self, clock: Clock, body_bytes_max: int) -> None:
         self._clock = clock
         self._body_bytes_max = body_bytes_max
-        self._arriving: dict[asyncio.Task[None], float] = {}
-        self._late: set[asyncio.Task[None]] = set()
+        self._arriving: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
 
     def refuse_late(self, seconds: float) -> None:
         """Refuse every request that has been on its way for more than `seconds`."""
@@ -33,14 +34,15 @@ class Arrivals:
                 self._late.add(task)
                 task.cancel()
 
-    async def body(self, receive: Receive, announced: bytes | None, began: float) -> bytes:
-        """The whole body; `began` is when its head had arrived, by the monotonic clock.
+    async def body(
+        self, task: asyncio.Task[Any], receive: Receive, announced: bytes | None, began: float
+    ) -> bytes:
+        """The whole body, read by `task`, the caller's own; `began` is when its head had arrived,
+        by the monotonic clock.
 
         Raises `TooLarge`, before it is read where its length is announced, `TooLate`, `Overloaded`
         if the server stops first, and `ClientGoneError`.
         """
-        task: asyncio.Task[None] | None = asyncio.current_task()
-        assert task is not None, "a request is served by a task"
         self._arriving[task] = began
         try:
             return await _read(receive, announced, self._body_bytes_max)

@@ -3,6 +3,7 @@
 Plain ASGI, because Starlette's request and response objects cost more than all of the metering.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,7 @@ from gateway.access import bearer_of, key_of, require_model
 from gateway.admission import require_admission
 from gateway.backends.pool import Pool
 from gateway.call import Call, Endpoint
-from gateway.errors import ApiError
+from gateway.errors import ApiError, OwnFault
 from gateway.http.arrivals import Arrivals, ClientGoneError
 from gateway.http.hang_up import HangUpWatch
 from gateway.http.reply import AsgiReply, Headers
@@ -71,9 +72,11 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         desk = self._desk
+        task = asyncio.current_task()
+        assert task is not None, "a request is served by a task"
         started = desk.clock.monotonic()
         request_id = f"req_{mint_id()}"
-        heads = _headers(scope)
+        heads = dict(scope["headers"])  # of a repeated one the last
         client_id = client_id_of(heads)
         reply = AsgiReply(send, request_id, client_id)
         key_id, model, call = None, None, None
@@ -82,13 +85,13 @@ class Door:
             secret = bearer_of(heads.get(b"authorization"))
             key = key_of(desk.book(), hash_of(secret))
             key_id = key.key_id
-            body = await desk.arrivals.body(receive, heads.get(b"content-length"), started)
+            body = await desk.arrivals.body(task, receive, heads.get(b"content-length"), started)
             wish = asked(body)
             model = wish.model
             pool = desk.pool
             require_model(key, model, pool.served(), any_model=pool.any_model)
             require_admission(draining=desk.draining, spool_has_room=desk.journal.room())
-            call = Call(request_id, key_id, self._endpoint, wish, started)
+            call = Call(request_id, key_id, self._endpoint, wish, started, task)
             watch = HangUpWatch(receive, partial(desk.relay.client_gone, call))
             call.watch = watch.begin
             passed = {"content-type": "application/json", "x-request-id": request_id}
@@ -103,6 +106,12 @@ class Door:
             await reply.whole(error.status, error.body(), self._error_headers(call, error, started))
         except ClientGoneError:
             return
+        except Exception:
+            fault = OwnFault()
+            if not reply.started:
+                headers = self._error_headers(call, fault, started)
+                await reply.whole(fault.status, fault.body(), headers)
+            raise
         finally:
             if watch is not None:
                 watch.end()
@@ -142,8 +151,3 @@ def client_id_of(headers: dict[bytes, bytes]) -> bytes | None:
     """The client's own id of its request, as far as it is given back."""
     client_id = headers.get(b"x-request-id")
     return None if client_id is None else client_id[:CLIENT_ID_BYTES_MAX]
-
-
-def _headers(scope: Scope) -> dict[bytes, bytes]:
-    """Headers by lower-case name; of a repeated one the last."""
-    return dict(scope["headers"])

@@ -55,13 +55,15 @@ def choose(request: Wanted, state: Sequence[BackendView]) -> Choice | None:
     if not fit:
         return None
     candidates = [view for view in fit if view.up] or fit
-    least = min(view.in_flight for view in candidates)
-    tied = [view for view in candidates if view.in_flight == least]
-    best = tied[0] if len(tied) == 1 else min(tied, key=lambda view: _order(request, view))
-    reasons = [f"{least} in flight", f"{len(candidates)} of {len(state)} backends fit"]
+    best = candidates[0]
+    if len(candidates) > 1:
+        least = min([view.in_flight for view in candidates])
+        tied = [view for view in candidates if view.in_flight == least]
+        best = tied[0] if len(tied) == 1 else min(tied, key=lambda view: _order(request, view))
+    reasons = [f"{best.in_flight} in flight", f"{len(candidates)} of {len(state)} backends fit"]
     if not best.up:
         reasons.append("last resort: it did not answer when last asked")
-    return Choice(best.backend_id, float(least), tuple(reasons))
+    return Choice(best.backend_id, float(best.in_flight), tuple(reasons))
 
 
 def _order(request: Wanted, view: BackendView) -> bytes:

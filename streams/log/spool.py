@@ -138,7 +138,7 @@ class SpoolWriter:
             return
         if self._failed is not None:
             raise SpoolFailed(self._failed)
-        opens = any(type(draft.payload) is RequestAccepted for draft in drafts)
+        opens = RequestAccepted in [type(draft.payload) for draft in drafts]
         if opens and not self.room():
             self._refuse()
         recorded = self._clock.now()

@@ -145,7 +145,9 @@ class Desk:
         """Serve one request in a task of its own."""
         request_id = f"req_{len(self.journal.events())}"
         self.call = Call(request_id, "key-1", endpoint, asked(body), self.clock.monotonic())
-        return asyncio.create_task(self.relay.serve(self.call, body, {}, None, self.reply))
+        serving = self.relay.serve(self.call, body, {}, None, self.reply)
+        self.call.task = asyncio.create_task(serving)
+        return self.call.task
 
     async def settle(self) -> None:
         """Let everything run that can run now."""

@@ -18,7 +18,9 @@ async def refused(arrivals: Arrivals, *, by: type[ApiError]) -> str:
         raise AssertionError
 
     with pytest.raises(by) as found:
-        await arrivals.body(never, b"100", 0.0)
+        task = asyncio.current_task()
+        assert task is not None
+        await arrivals.body(task, never, b"100", 0.0)
     await asyncio.sleep(0)  # the answer still goes out
     return found.value.code
 
