@@ -35,9 +35,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     other_out: Tokens | None = None
 
     def __post_init__(self) -> None:
-        for name in BUCKETS:
-            count = getattr(self, name)
+        for count in self.counts():
             if count is not None and not 0 <= count <= TOKENS_MAX:
+                name = BUCKETS[self.counts().index(count)]
                 raise EventError(f"{name} is {count}; a token count is from 0 to {TOKENS_MAX}")
 
     def counts(self) -> tuple[int | None, int | None, int | None, int | None, int | None]:

@@ -4,7 +4,7 @@ A roll-up is never incremented by an event: it moves by the difference between w
 contributed before and what it contributes now, so a replay moves it by nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -64,24 +64,41 @@ def contribution(row: RequestRow | None) -> tuple[Cell, Totals] | None:
     )
     a, b, c, d, e = row.usage.counts()
     tokens = (a or 0, b or 0, c or 0, d or 0, e or 0)
-    known = (a is not None, b is not None, c is not None, d is not None, e is not None)
-    hour = row.accepted_at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    ka, kb, kc, kd, ke = (int(k) for k in known)
-    return Cell(hour, row.key_id, row.model, row.basis), Totals(1, tokens, (ka, kb, kc, kd, ke))
+    known = (
+        int(a is not None),
+        int(b is not None),
+        int(c is not None),
+        int(d is not None),
+        int(e is not None),
+    )
+    accepted = row.accepted_at if row.accepted_at.tzinfo is UTC else row.accepted_at.astimezone(UTC)
+    hour = accepted.replace(minute=0, second=0, microsecond=0)
+    return Cell(hour, row.key_id, row.model, row.basis), Totals(1, tokens, known)
 
 
 def changes(pairs: Iterable[tuple[RequestRow | None, RequestRow]]) -> dict[Cell, Totals]:
     """How the roll-up moves when each request goes from its old row to its new one."""
-    moved: dict[Cell, Totals] = {}
+    gone: dict[Cell, list[Totals]] = {}
+    come: dict[Cell, list[Totals]] = {}
     for before, after in pairs:
         old, new = contribution(before), contribution(after)
         if old == new:
             continue
         if old is not None:
-            moved[old[0]] = moved.get(old[0], ZERO).plus(old[1], sign=-1)
+            gone.setdefault(old[0], []).append(old[1])
         if new is not None:
-            moved[new[0]] = moved.get(new[0], ZERO).plus(new[1])
+            come.setdefault(new[0], []).append(new[1])
+    moved = {cell: _sum(parts) for cell, parts in come.items()}
+    for cell, parts in gone.items():
+        moved[cell] = moved.get(cell, ZERO).plus(_sum(parts), sign=-1)
     return {cell: totals for cell, totals in moved.items() if not totals.nothing}
+
+
+def _sum(parts: Sequence[Totals]) -> Totals:
+    """The sum of at least one; thousands of them are added up column by column."""
+    a, b, c, d, e = map(sum, zip(*(part.tokens for part in parts), strict=True))
+    ka, kb, kc, kd, ke = map(sum, zip(*(part.known for part in parts), strict=True))
+    return Totals(sum(part.requests for part in parts), (a, b, c, d, e), (ka, kb, kc, kd, ke))
 
 
 def by_bucket(totals: Totals) -> dict[str, int | None]:

@@ -26,6 +26,8 @@ Name = tuple[str, str, int]
 
 REGISTRY = "registry"
 
+_EVENT = insert(tables.events)
+
 
 class Aside(msgspec.Struct, frozen=True):
     """An event that may not count, and why."""
@@ -59,24 +61,33 @@ def take(
     tx: WriteSession, facts: Sequence[Fact], broken: Sequence[Aside], noticed_us: int
 ) -> Taken:
     """Store the new ones of `facts`, in order, and set `broken` aside."""
-    registry = any(fact.event.topic == REGISTRY for fact in facts)
-    if not broken and not registry and not _near_known(tx, facts):
-        taken = _take_all(tx, facts)
+    sequences = _sequences(fact.event for fact in facts)
+    registry = any(topic == REGISTRY for _, topic in sequences)
+    if not broken and not registry and not _near_known(tx, sequences):
+        taken = _take_all(tx, facts, sequences)
         if taken is not None:
             return taken
     return _Careful(tx, facts, broken, noticed_us).run()
 
 
-def _near_known(read: ReadSession, facts: Iterable[Fact]) -> bool:
-    """True if a sequence among those of `facts` may be noted outside the table `events`."""
-    spans: dict[tuple[str, str], list[int]] = {}
-    for fact in facts:
-        event = fact.event
-        span = spans.setdefault((event.source, event.topic), [event.sequence, event.sequence])
-        span[0], span[1] = min(span[0], event.sequence), max(span[1], event.sequence)
+Sequences = dict[tuple[str, str], list[int]]
+"""The sequences of some events by their source and topic, in the order of the events."""
+
+
+def _sequences(events: Iterable[Event]) -> Sequences:
+    found: Sequences = {}
+    for event in events:
+        found.setdefault((event.source, event.topic), []).append(event.sequence)
+    return found
+
+
+def _near_known(read: ReadSession, sequences: Sequences) -> bool:
+    """True if one of `sequences` may be noted outside the table `events`."""
     return any(
-        read.rows(_NEAR[table], {"source": source, "topic": topic, "low": low, "high": high})
-        for (source, topic), (low, high) in spans.items()
+        read.rows(
+            _NEAR[table], {"source": source, "topic": topic, "low": min(run), "high": max(run)}
+        )
+        for (source, topic), run in sequences.items()
         for table in _NEAR
     )
 
@@ -93,21 +104,16 @@ _NEAR = {
 }
 
 
-def _take_all(tx: WriteSession, facts: Sequence[Fact]) -> Taken | None:
+def _take_all(tx: WriteSession, facts: Sequence[Fact], sequences: Sequences) -> Taken | None:
     """Store all of `facts`, or null and nothing stored if any of them is known already."""
     if facts:
         try:
             with tx.savepoint():
-                tx.execute(
-                    insert(tables.events),
-                    [event_params(fact.event, fact.data) for fact in facts],
-                )
+                tx.insert(_EVENT, [event_params(fact.event, fact.data) for fact in facts])
         except IntegrityError:
             return None
-    taken = Taken(new=list(facts))
-    for fact in facts:
-        taken.reach(name_of(fact.event), fresh=True)
-    return taken
+    reaches = {name: Reach(max(run), len(run)) for name, run in sequences.items()}
+    return Taken(new=list(facts), reaches=reaches)
 
 
 class _Careful:
@@ -191,7 +197,7 @@ class _Careful:
             place += placed
             rows.append(event_params(fact.event, fact.data, place if placed else None))
         if rows:
-            self._tx.execute(insert(tables.events), rows)
+            self._tx.insert(_EVENT, rows)
 
 
 _NAME = ("source", "topic", "sequence")
@@ -232,15 +238,12 @@ def _by_name(
     columns: Select[*tuple[Any, ...]], table: Table, events: Iterable[Event]
 ) -> Iterator[tuple[Select[*tuple[Any, ...]], dict[str, object]]]:
     """Statements that read `columns` of `table` under the names of `events`."""
-    sequences: dict[tuple[str, str], list[int]] = {}
-    for event in events:
-        sequences.setdefault((event.source, event.topic), []).append(event.sequence)
     statement = columns.where(
         table.c.source == bindparam("source"),
         table.c.topic == bindparam("topic"),
         table.c.sequence.in_(bindparam("sequences", expanding=True)),
     )
-    for (source, topic), found in sequences.items():
+    for (source, topic), found in _sequences(events).items():
         for run in runs(found, LOOKUP_MAX):
             yield statement, {"source": source, "topic": topic, "sequences": run}
 

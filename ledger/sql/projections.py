@@ -6,11 +6,12 @@ transaction.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, bindparam, case, delete, insert, select
+from sqlalchemy import ColumnElement, Select, Table, bindparam, case, delete, insert, select
 
 from ledger.clock import to_us
 from ledger.events import Event, Payload, SourceClosed, SourceMark
@@ -89,7 +90,7 @@ def project_requests(tx: WriteSession, to: Projection, facts: Sequence[Fact]) ->
         if row != old:
             pairs.append((old, row))
     if pairs:
-        tx.execute(upsert(tx.dialect, to.requests), [request_params(row) for _, row in pairs])
+        tx.insert(upsert(tx.dialect, to.requests), [request_params(row) for _, row in pairs])
         project_usage(tx, to, pairs)
 
 
@@ -97,14 +98,18 @@ def request_rows(
     read: ReadSession, of: Projection, request_ids: Iterable[str]
 ) -> dict[str, RequestRow]:
     """The rows that there are for `request_ids`, by id."""
-    wanted = select(*of.requests.columns).where(
-        of.requests.c.request_id.in_(bindparam("ids", expanding=True))
-    )
+    wanted = _by_request_id(of.requests)
     found: dict[str, RequestRow] = {}
     for ids in runs(request_ids, LOOKUP_MAX):
         for row in read.rows(wanted, {"ids": ids}):
             found[row[0]] = request_of(row)
     return found
+
+
+# Kept, because building it costs as much as a look-up; the bound is for the tables of rebuilds.
+@lru_cache(maxsize=8)
+def _by_request_id(table: Table) -> Select[*tuple[Any, ...]]:
+    return select(*table.columns).where(table.c.request_id.in_(bindparam("ids", expanding=True)))
 
 
 def project_usage(
@@ -115,7 +120,7 @@ def project_usage(
     if not moved:
         return
     rows = [usage_params(cell, totals) for cell, totals in moved.items()]
-    tx.execute(upsert(tx.dialect, to.usage_hourly, _added), rows)
+    tx.insert(upsert(tx.dialect, to.usage_hourly, _added), rows)
     shrunk = [row for row, totals in zip(rows, moved.values(), strict=True) if totals.requests < 0]
     if shrunk:
         # A cell that nothing counts in any more would not be there after a rebuild.
@@ -143,7 +148,7 @@ def project_reach(
         for (source, topic), reach in reaches.items()
     ]
     if rows:
-        tx.execute(upsert(tx.dialect, to.source_topics, _reached), rows)
+        tx.insert(upsert(tx.dialect, to.source_topics, _reached), rows)
 
 
 def _reached(table: Table, new: Mapping[str, ColumnElement[int]]) -> dict[str, ColumnElement[int]]:
@@ -173,7 +178,7 @@ def project_sources(tx: WriteSession, to: Projection, facts: Iterable[Fact]) -> 
             rows[row.source] = dict(row._mapping)
     for fact in said:
         _fold_source(rows, fact)
-    tx.execute(upsert(tx.dialect, to.sources), list(rows.values()))
+    tx.insert(upsert(tx.dialect, to.sources), list(rows.values()))
 
 
 def _fold_source(rows: dict[str, dict[str, object]], fact: Fact) -> None:

@@ -100,7 +100,7 @@ def _carry_over(tx: WriteSession, to: Projection) -> None:
         kept = [_with_running(known.get(row.request_id), row) for row in running]
         rows = [request_params(row) for row in kept if row is not None]
         if rows:
-            tx.execute(upsert(tx.dialect, to.requests), rows)
+            tx.insert(upsert(tx.dialect, to.requests), rows)
     reached = select(tables.source_topics).where(
         tables.source_topics.c.topic.in_(tables.NOT_KEPT_TOPICS)
     )

@@ -5,18 +5,25 @@ transaction, alone at the ledger, committed when its block ends and rolled back 
 Errors of the database leave here as `LedgerUnavailable` with words.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from sqlalchemy import (
     URL,
+    BigInteger,
+    Boolean,
     Connection,
+    Dialect,
     Engine,
     Executable,
+    Insert,
     Row,
+    Text,
     create_engine,
     event,
     inspect,
@@ -25,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from ledger.errors import LedgerUnavailable
 
@@ -86,6 +94,15 @@ class WriteSession(ReadSession):
         """Run a statement that writes, once or for each of `parameters`; the rows it touched."""
         return self._connection.execute(statement, parameters).rowcount
 
+    def insert(self, statement: Insert, rows: Sequence[Mapping[str, object]]) -> None:
+        """Run an insert or upsert for each of `rows`: at least one, each with every column.
+
+        For many rows, as they go to the driver as they are. `statement` should be kept: the same
+        object is compiled once.
+        """
+        sql, given = _compiled(self._connection.dialect, statement)
+        self._connection.exec_driver_sql(sql, [given(row) for row in rows])
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """A part that can fail alone: what it wrote is undone if its block raises."""
@@ -96,6 +113,22 @@ class WriteSession(ReadSession):
     def connection(self) -> Connection:
         """The connection inside this transaction, for schema changes. Never commit it."""
         return self._connection
+
+
+Given = Callable[[Mapping[str, object]], Any]
+"""From a row by column name to what the driver takes: a tuple or the row itself."""
+
+
+@lru_cache(maxsize=64)
+def _compiled(dialect: Dialect, statement: Insert) -> tuple[str, Given]:
+    """The SQL of `statement` with a value for every column, and how the driver wants a row."""
+    compiled = statement.compile(dialect=dialect)
+    assert isinstance(compiled, SQLCompiler), "an insert is compiled by the compiler of SQL"
+    # Rows skip SQLAlchemy's conversions, so there may be no type that needs one.
+    for column in statement.table.columns:
+        assert isinstance(column.type, Text | BigInteger | Boolean), f"{column} needs a conversion"
+    names = compiled.positiontup if compiled.positional else None
+    return compiled.string, itemgetter(*names) if names else dict
 
 
 class Ledger:

@@ -187,7 +187,10 @@ poison = Table(
     Column("record", LargeBinary, nullable=False),
     Column("noticed_us", BigInteger, nullable=False),
 )
-"""Records of a log that are no events at all, set aside with a reason."""
+"""Records of a log that are no events at all, set aside with a reason.
+
+An empty record stands for bytes that could not be read; its row goes once they have been.
+"""
 
 meta = Table("meta", metadata, _key("key"), Column("value", TEXT, nullable=False))
 """Facts about this ledger itself."""

@@ -8,7 +8,7 @@ writes nothing. It never reads a log and never decides when to read one.
 from collections.abc import Iterable
 
 import msgspec
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from ledger.clock import Clock, to_us
 from ledger.errors import EventError, PositionMoved, UnknownEvent
@@ -31,21 +31,32 @@ from ledger.sql.upsert import insert_missing
 
 
 class Poison(msgspec.Struct, frozen=True):
-    """A record of a log that is no event: where it stood, why it is none, and its bytes."""
+    """A record of a log that is no event: where it stood, why it is none, and its bytes.
+
+    No bytes: the log could not be read there. That is forgotten when it is read on from there.
+    """
 
     offset: int
     reason: str
     record: bytes
 
 
+Said = Payload | EventError
+"""What an event says, or why nothing can be made of its data."""
+
+
 class Batch(msgspec.Struct, frozen=True):
-    """What was read of `log` from `read_from` up to, not including, `next_offset`, in order."""
+    """What was read of `log` from `read_from` up to, not including, `next_offset`, in order.
+
+    `said` is what `said_by` gives for `events`, if the reader has asked that already; else null.
+    """
 
     log: str
     read_from: int
     next_offset: int
     events: list[Event] = []
     poison: list[Poison] = []
+    said: list[Said] | None = None
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -81,12 +92,14 @@ class LedgerWriter:
         after each of them nothing of the batch is written.
         """
         assert batch.next_offset >= batch.read_from >= 0, "a log is only read forwards"
-        facts, broken = sort(batch.events)
+        said = said_by(batch.events) if batch.said is None else batch.said
+        facts, broken = _sort(batch.events, said)
         kept = [f for f in facts if f.event.topic not in tables.NOT_KEPT_TOPICS]
         passing = [f for f in facts if f.event.topic in tables.NOT_KEPT_TOPICS]
         noticed_us = to_us(self._clock.now())
         with self._ledger.write() as tx:
             _move(tx, batch)
+            _forget_unread(tx, batch)
             poisoned = _set_poison_aside(tx, batch, noticed_us)
             taken = take(tx, kept, broken, noticed_us)
             for fact in passing:
@@ -111,25 +124,38 @@ class LedgerWriter:
         return project_book(tx, MAIN, book, facts), place
 
 
-def sort(events: Iterable[Event]) -> tuple[list[Fact], list[Aside]]:
+def said_by(events: Iterable[Event]) -> list[Said]:
+    """What each of `events` says."""
+    said: list[Said] = []
+    for event in events:
+        try:
+            said.append(payload_of(event))
+        except EventError as wrong:
+            said.append(wrong)
+    return said
+
+
+def _sort(events: Iterable[Event], said: Iterable[Said]) -> tuple[list[Fact], list[Aside]]:
     """`events` with their payloads, and apart from them those that may not count, with reasons.
 
-    Raises `UnknownEvent` for an event type of a newer version.
+    Raises the first `UnknownEvent` of `said`.
     """
     facts: list[Fact] = []
     broken: list[Aside] = []
-    for event in events:
+    for event, payload in zip(events, said, strict=True):
+        if isinstance(payload, UnknownEvent):
+            raise payload
+        if isinstance(payload, EventError):
+            broken.append(Aside(event, str(payload)))
+            continue
         try:
-            payload = payload_of(event)
-            fact = Fact(event, payload, bytes(event.data).decode())
-        except UnknownEvent:
-            raise
-        except (EventError, UnicodeDecodeError) as wrong:
+            data = str(event.data, "utf-8")
+        except UnicodeDecodeError as wrong:
             broken.append(Aside(event, str(wrong)))
             continue
         reason = _fault(event, payload)
         if reason is None:
-            facts.append(fact)
+            facts.append(Fact(event, payload, data))
         else:
             broken.append(Aside(event, reason))
     return facts, broken
@@ -153,16 +179,23 @@ def position(read: ReadSession, log: str) -> int:
     return found or 0
 
 
-def _move(tx: WriteSession, batch: Batch) -> None:
-    here = tables.positions.c.log == batch.log
-    moved = tx.execute(
-        update(tables.positions)
-        .where(here, tables.positions.c.next_offset == batch.read_from)
-        .values(next_offset=batch.next_offset)
+_MOVE = (
+    update(tables.positions)
+    .where(
+        tables.positions.c.log == bindparam("of"),
+        tables.positions.c.next_offset == bindparam("old"),
     )
-    if moved:
+    .values(next_offset=bindparam("new"))
+)
+
+
+def _move(tx: WriteSession, batch: Batch) -> None:
+    here = {"of": batch.log, "old": batch.read_from, "new": batch.next_offset}
+    if tx.execute(_MOVE, here):
         return
-    found = tx.value(select(tables.positions.c.next_offset).where(here))
+    found = tx.value(
+        select(tables.positions.c.next_offset).where(tables.positions.c.log == batch.log)
+    )
     if found is None and batch.read_from == 0:
         tx.execute(insert(tables.positions), {"log": batch.log, "next_offset": batch.next_offset})
         return
@@ -170,6 +203,21 @@ def _move(tx: WriteSession, batch: Batch) -> None:
         f"{batch.log} was read from {batch.read_from}, but the ledger has taken it up to"
         f" {found or 0}; another writer was faster, nothing was written"
     )
+
+
+_UNREAD = delete(tables.poison).where(
+    tables.poison.c.log == bindparam("of"),
+    tables.poison.c.log_offset >= bindparam("low"),
+    tables.poison.c.log_offset < bindparam("high"),
+    tables.poison.c.record == b"",
+)
+
+
+def _forget_unread(tx: WriteSession, batch: Batch) -> None:
+    """What could not be read before and is read by `batch` is no fault of the log any more."""
+    if batch.next_offset > batch.read_from:
+        span = {"of": batch.log, "low": batch.read_from, "high": batch.next_offset}
+        tx.execute(_UNREAD, span)
 
 
 def _set_poison_aside(tx: WriteSession, batch: Batch, noticed_us: int) -> int:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from ledger.errors import EventError, UnknownEvent
-from ledger.events import Event, payload_of, same_fact
+from ledger.events import Event, same_fact
 from ledger.sql.replay import registry_facts
 from ledger.sql.session import Ledger
-from ledger.sql.writer import Batch, LedgerWriter, Poison
+from ledger.sql.writer import Batch, LedgerWriter, Poison, Said, said_by
 from streams.adoption import SpoolLife
 from streams.local.layout import REGISTRY_LOG_NAME, log_name
 from streams.log.reader import Chunk, SpoolReader
@@ -41,8 +41,11 @@ class _Log:
         self._stuck_at: int | None = None
         self.position = writer.position(name)
 
-    def _write(self, chunk: Chunk, events: list[Event]) -> None:
-        """Take `chunk`, read at our position, into the ledger; `events` are those to write."""
+    def _write(self, chunk: Chunk, events: list[Event]) -> list[Said]:
+        """Take `chunk`, read at our position, into the ledger; `events` are those to write.
+
+        Returns what they say, or less where the log cannot be read on.
+        """
         poison = [Poison(bad.offset, bad.reason, bad.record) for bad in chunk.poison]
         if poison:
             self.once(
@@ -58,45 +61,40 @@ class _Log:
             self.once(words)
             poison.append(Poison(chunk.missing.start, words, b""))
         end = chunk.next_offset
+        said: list[Said] = []
         while len(events) > BATCH_EVENTS_MAX:
             # The position stays: should we die in between, these come again as repetitions.
-            self._batch(self.position, events[:BATCH_EVENTS_MAX], [])
+            said += self._batch(self.position, events[:BATCH_EVENTS_MAX], [])
             if self._stuck_at is not None:
-                return
+                return said
             events = events[BATCH_EVENTS_MAX:]
         if chunk.broken is not None:
             self.once(f"{self.name}: {chunk.broken}")
             poison.append(Poison(end, str(chunk.broken), b""))
-        self._batch(end, events, poison)
+        return said + self._batch(end, events, poison)
 
-    def _batch(self, next_offset: int, events: list[Event], poison: list[Poison]) -> None:
+    def _batch(self, next_offset: int, events: list[Event], poison: list[Poison]) -> list[Said]:
         if next_offset == self.position and not events and not poison:
-            return
-        batch = Batch(self.name, self.position, next_offset, events, poison)
+            return []
+        said = said_by(events)
+        batch = Batch(self.name, self.position, next_offset, events, poison, said)
         try:
             written = self._writer.write(batch)
         except UnknownEvent as newer:
-            self._stop_before(batch, newer)
-            return
+            self._stop_before(events, said, newer)
+            return []
         if written.conflicts:
             self._say(
                 f"{self.name}: {written.conflicts} records up to {next_offset} contradict what the "
                 "ledger holds, or are none; they are set aside, see `tollbook audit`"
             )
         self.position = next_offset
+        return said
 
-    def _stop_before(self, batch: Batch, newer: UnknownEvent) -> None:
+    def _stop_before(self, events: list[Event], said: list[Said], newer: UnknownEvent) -> None:
         """Write what comes before the first event of a newer version, and read no further."""
-        known = []
-        for event in batch.events:
-            try:
-                payload_of(event)
-            except UnknownEvent:
-                break
-            except EventError:
-                # The ledger sets it aside with its reason.
-                pass
-            known.append(event)
+        count = next(n for n, payload in enumerate(said) if isinstance(payload, UnknownEvent))
+        known = events[:count]
         self._stuck_at = self.position
         self.once(f"{self.name}: {newer}; it is read no further, nothing of it is lost")
         if known:
@@ -168,9 +166,9 @@ class RegistryFollower(_Log):
                 unknown.append(event)
         return unknown
 
-    def _batch(self, next_offset: int, events: list[Event], poison: list[Poison]) -> None:
+    def _batch(self, next_offset: int, events: list[Event], poison: list[Poison]) -> list[Said]:
         # The ledger's position only ever goes forward; where we read is ours to remember.
-        super()._batch(max(next_offset, self.position), events, poison)
+        return super()._batch(max(next_offset, self.position), events, poison)
 
 
 class Follower(_Log):
@@ -221,10 +219,10 @@ class Follower(_Log):
         if chunk.empty and not self.broken and chunk.next_offset == start:
             self._tell_consumed()
             return False
-        self._write(chunk, chunk.events)
+        said = self._write(chunk, chunk.events)
         if self._stuck_at is not None:
             return False
-        self._remember(chunk, start)
+        self._remember(chunk.events, said, start)
         self._tell_consumed()
         return self.position > start
 
@@ -266,7 +264,7 @@ class Follower(_Log):
                 # Broken or lost since the ledger took it: from here on only the ledger knows.
                 self.forgot = True
                 return
-            self._remember(chunk, offset)
+            self._remember(chunk.events, said_by(chunk.events), offset)
             offset = chunk.next_offset
 
     def _recall_from(self) -> int:
@@ -289,14 +287,11 @@ class Follower(_Log):
             wanted = {mark for mark in wanted if mark not in data}
         return start
 
-    def _remember(self, chunk: Chunk, offset: int) -> None:
-        for event in chunk.events:
-            try:
-                payload = payload_of(event)
-            except EventError:
-                # The ledger sets it aside with its reason; it neither opens nor ends a request.
-                continue
-            self.life.take(event, payload, offset)
+    def _remember(self, events: list[Event], said: list[Said], offset: int) -> None:
+        for event, payload in zip(events, said, strict=True):
+            # The ledger sets others aside with a reason; they neither open nor end a request.
+            if not isinstance(payload, EventError):
+                self.life.take(event, payload, offset)
 
     def _tell_consumed(self) -> None:
         """Tell the spool's writer how far the ledger is; only after the ledger has committed."""

@@ -43,7 +43,7 @@ RETENTION_SECONDS: Final = 10.0
 Progress = Callable[[int, int], None]
 """Told while catching up: bytes done, and bytes in all."""
 
-BUSY_PAUSE_SECONDS, IDLE_PAUSE_SECONDS = 0.05, 0.25
+BUSY_PAUSE_SECONDS, IDLE_PAUSE_SECONDS = 0.2, 0.25
 """Between rounds: short after one that moved something, longer the longer nothing does."""
 
 TROUBLE_PAUSE_SECONDS_MAX: Final = 5.0

@@ -36,7 +36,7 @@ class ScriptedAnswer:
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         self.status, self.content_type = status, content_type
-        self.headers = tuple(headers)
+        self.headers = list(headers)
         self.steps = list(steps)
         self.closed = 0
 

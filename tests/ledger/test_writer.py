@@ -219,6 +219,58 @@ def test_data_that_is_no_text_is_set_aside(ledger: Ledger) -> None:
         assert "\\xff" in read.value(select(tables.conflicts.c.record))
 
 
+def unread(ledger: Ledger) -> list[tuple[str, int, str]]:
+    """What the audit finds set aside because a log could not be read there."""
+    with ledger.read() as read:
+        found = read.rows(select(tables.poison).where(tables.poison.c.record == b""))
+    return sorted((row.log, row.log_offset, row.reason) for row in found)
+
+
+def test_broken_bytes_that_are_read_in_the_end_are_forgotten(ledger: Ledger) -> None:
+    first, second = scribed([say.accepted("r1"), say.finished("r1")])
+    writer = LedgerWriter(ledger, SystemClock())
+    writer.write(Batch("a", 0, 100, [first], [Poison(100, "broken bytes", b"")]))
+    writer.write(Batch("b", 0, 100, [], [Poison(100, "broken too", b"")]))
+    # Whoever starts again finds the same, and still nothing of it was read.
+    again = Batch("a", 100, 100, [], [Poison(100, "broken bytes", b"")])
+    assert LedgerWriter(ledger, SystemClock()).write(again) == Written()
+    assert unread(ledger) == [("a", 100, "broken bytes"), ("b", 100, "broken too")]
+    with ledger.read() as read:
+        assert [finding.check for finding in audit(read).findings] == ["set aside"] * 2
+    # A whole copy was put back, and another process reads it.
+    LedgerWriter(ledger, SystemClock()).write(Batch("a", 100, 200, [second]))
+    assert unread(ledger) == [("b", 100, "broken too")]
+    writer.write(Batch("b", 100, 200))
+    with ledger.read() as read:
+        assert audit(read).clean
+
+
+def test_a_gap_and_a_record_that_is_no_event_are_not_forgotten(ledger: Ledger) -> None:
+    """The batch that reads past a gap is the one that tells of it; nothing of it can come later."""
+    writer = LedgerWriter(ledger, SystemClock())
+    gap, bad = Poison(100, "bytes are gone", b""), Poison(300, "no event", b"{")
+    writer.write(Batch("a", 0, 100, [], [Poison(100, "broken bytes", b"")]))
+    assert writer.write(Batch("a", 100, 300, [], [gap])) == Written(conflicts=1)
+    writer.write(Batch("a", 300, 400, [], [bad, Poison(400, "broken", b"")]))
+    writer.write(Batch("a", 400, 500))
+    assert unread(ledger) == [("a", 100, "bytes are gone")]
+    assert count(ledger, tables.poison) == 2
+
+
+def test_a_failed_write_forgets_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = LedgerWriter(ledger, SystemClock())
+    writer.write(Batch("a", 0, 0, [], [Poison(0, "broken bytes", b"")]))
+
+    def refuse(*_: object) -> None:
+        raise LedgerUnavailable("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ledger.sql.writer.project_reach", refuse)
+        with pytest.raises(LedgerUnavailable):
+            writer.write(Batch("a", 0, 100, scribed([say.accepted("r1")])))
+    assert unread(ledger) == [("a", 0, "broken bytes")]
+
+
 def test_poison_is_set_aside_with_its_bytes(ledger: Ledger) -> None:
     poison = Poison(offset=7, reason="not an event record", record=b"\x00\xff{")
     assert Feeder(ledger).feed([], [poison]) == Written(conflicts=1)

@@ -145,7 +145,8 @@ def test_broken_bytes_stop_one_spool_with_words_and_no_other(house: House) -> No
     serve(sound, "d")
     sound.append(accepted("e"))
     path = broken.directory / segment_name(0)
-    data = bytearray(path.read_bytes())
+    whole = path.read_bytes()
+    data = bytearray(whole)
     at = data.find(b'"b/attempted')
     data[at + 5] ^= 1
     path.write_bytes(data)
@@ -159,6 +160,10 @@ def test_broken_bytes_stop_one_spool_with_words_and_no_other(house: House) -> No
     findings = house.findings()
     assert any("broken bytes at" in words for words in findings), findings
     assert len([line for line in house.said if "broken bytes at" in line]) == 2, "once for each"
+    path.write_bytes(whole)
+    house.catch_up()
+    assert house.findings() == [], "a whole copy was put back, and nothing is left of it"
+    assert house.states()["c"] == "finished" and house.states()["open"] == "abandoned"
 
 
 def test_a_record_that_is_no_event_is_kept_aside_and_passed(house: House) -> None:

@@ -1,0 +1,67 @@
+"""The short way of many rows into the ledger: nothing converts them, so nothing may need it."""
+
+import pytest
+from sqlalchemy import insert, make_url, select
+from sqlalchemy.exc import IntegrityError
+
+from ledger.folds.requests import RequestRow
+from ledger.sql import tables
+from ledger.sql.rows import event_params, request_of, request_params
+from ledger.sql.session import Ledger, _compiled
+from ledger.sql.upsert import insert_missing, upsert
+from tests.ledger.ledgers import count, scribed
+from tests.support import events as say
+from tests.support.events import START
+
+ROW = RequestRow(request_id="r1", stream=True, accepted_at=START, source="s", client_request="c")
+
+
+@pytest.mark.parametrize("stream", [True, False, None])
+def test_rows_come_back_as_they_were_given(ledger: Ledger, stream: bool | None) -> None:
+    given = request_params(ROW) | {"stream": stream}
+    backwards = dict(reversed(given.items()))
+    with ledger.write() as tx:
+        tx.insert(upsert(tx.dialect, tables.requests), [backwards])
+    with ledger.read() as read:
+        (row,) = read.rows(select(tables.requests))
+    assert row._asdict() == given and row.stream is stream
+    assert request_of(row).accepted_at == START
+
+
+def test_a_row_without_every_column_is_refused(ledger: Ledger) -> None:
+    short = {name: value for name, value in request_params(ROW).items() if name != "reason"}
+    with pytest.raises(KeyError, match="reason"), ledger.write() as tx:
+        tx.insert(upsert(tx.dialect, tables.requests), [short])
+    assert count(ledger, tables.requests) == 0
+
+
+def test_a_table_whose_types_need_a_conversion_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(AssertionError, match=r"poison\.record"), ledger.write() as tx:
+        tx.insert(insert(tables.poison), [])
+
+
+def test_a_row_that_is_there_fails_as_any_insert_does(ledger: Ledger) -> None:
+    (event,) = scribed([say.accepted("r1")])
+    row = event_params(event, "{}")
+    with ledger.write() as tx:
+        tx.insert(insert(tables.events), [row])
+        with pytest.raises(IntegrityError), tx.savepoint():
+            tx.insert(insert(tables.events), [row | {"id": "new", "sequence": 9}, row])
+    assert count(ledger, tables.events) == 1, "only the savepoint is undone"
+
+
+def test_a_statement_is_built_once_for_its_dialect_and_table() -> None:
+    for make in (upsert, insert_missing):
+        one = make("sqlite", tables.requests)
+        assert make("sqlite", tables.requests) is one
+        assert make("postgresql", tables.requests) is not one
+        assert make("sqlite", tables.usage_hourly) is not one
+
+
+def test_another_database_takes_rows_by_name() -> None:
+    """Its driver is not at hand here; its dialect is, and says how a statement is written."""
+    dialect = make_url("postgresql+psycopg://").get_dialect()()
+    sql, given = _compiled(dialect, upsert("postgresql", tables.requests))
+    row = request_params(ROW)
+    assert given(row) == row
+    assert sql % dict.fromkeys(row, "x"), "every column has its value, and nothing else has"
