@@ -107,6 +107,14 @@ class Call:
             backend.in_flight += 1
         self.leased = backend
 
+    def let_go(self) -> None:
+        """At the very end: give up what refers back to this call.
+
+        Such a circle would keep the whole request in memory until a collection of garbage, and new
+        ones would go where no cache knows the memory: that cost a fifth of all requests/s.
+        """
+        self.answer = self.task = self.watch = None
+
     def overhead(self, monotonic: float) -> float:
         """Seconds spent in the gateway itself so far; of a stream, up to its head."""
         if self._overhead is not None:

@@ -148,6 +148,7 @@ class Relay:
             call.lease(None)
             if call.answer is not None:
                 call.answer.close()
+            call.let_go()
 
     @property
     def owes(self) -> bool:
