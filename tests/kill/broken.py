@@ -17,6 +17,10 @@ from tests.kill.client import Crowd, Mix, Seen
 from tests.kill.disk import Frame
 from tests.kill.place import Place, Rounds, verify
 from tests.kill.world import MODELS, World
+from tests.support.processes import wait_until
+
+FRAMES_MIN = 5
+"""Frames that the ledger has taken, and that it has not, when a spool is left."""
 
 MIX = Mix(streams=12, plains=5, models=MODELS)
 
@@ -96,21 +100,33 @@ def _dead_spool(world: World, dice: random.Random, name: str) -> tuple[Path, lis
     Returns it, what the clients saw, and how far the ledger has read it.
     """
     world.start()
+    [spool] = world.spools_of(world.lives[-1])
+
+    def frames(*, taken: bool) -> int:
+        position = _position(world.data, spool)
+        return sum((frame.end <= position) == taken for frame in disk.frames(spool))
+
     with Crowd(world.url, world.keys, MIX, dice, name) as crowd:
         time.sleep(dice.uniform(0.5, 1.0))
+        wait_until("the ledger has taken some", lambda: frames(taken=True) >= FRAMES_MIN)
         runner = world.the_runner()
         world.pause(runner)
         time.sleep(dice.uniform(0.5, 1.0))
+        wait_until("some are not taken", lambda: frames(taken=False) >= FRAMES_MIN)
         world.kill(runner)
     world.settle()
-    [spool] = world.spools_of(world.lives[-1])
-    db = sqlite3.connect(f"file:{world.data / 'ledger.db'}?mode=ro", uri=True)
+    return spool, crowd.seen, _position(world.data, spool)
+
+
+def _position(data: Path, spool: Path) -> int:
+    """How far the ledger has read `spool`."""
+    db = sqlite3.connect(f"file:{data / 'ledger.db'}?mode=ro", uri=True)
     try:
         wanted = ("SELECT next_offset FROM positions WHERE log = ?", (f"spool/{spool.name}",))
         found = db.execute(*wanted).fetchone()
     finally:
         db.close()
-    return spool, crowd.seen, found[0] if found else 0
+    return found[0] if found else 0
 
 
 def _serve_on(world: World, dice: random.Random, name: str) -> list[Seen]:
