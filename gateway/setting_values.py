@@ -19,6 +19,7 @@ SECRET_BYTES_MAX: Final = 4096
 _UNITS: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
 _SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|TiB)")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENV: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -89,6 +90,42 @@ def check_reference(reference: str) -> None:
         "the key of a backend is given by a reference, env:NAME or file:PATH, never by the key "
         "itself; put the key into an environment variable or a file and name that"
     )
+
+
+def check_bootstrap(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise SettingsError(f"{address!r} is not the address of a broker; write it as HOST:PORT")
+
+
+def check_topic_prefix(prefix: str) -> None:
+    if not _TOPIC.fullmatch(prefix):
+        raise SettingsError(
+            f"prefix {prefix!r} cannot begin a topic's name: letters, digits, dash and underscore, "
+            "at most 64"
+        )
+
+
+def check_ledger_url(url: str) -> None:
+    """A Postgres URL without a password, or a reference to one that may have it."""
+    if url.startswith(("env:", "file:")):
+        check_reference(url)
+        return
+    # The address is not repeated: it may hold a password.
+    if not url.startswith("postgresql+psycopg://"):
+        raise SettingsError(
+            "the address of the ledger begins with postgresql+psycopg://, or is a reference, "
+            "env:NAME or file:PATH"
+        )
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        raise SettingsError("the address of the ledger cannot be read as a URL") from None
+    if password is not None:
+        raise SettingsError(
+            "the address of the ledger holds a password; put the whole address into an environment "
+            "variable or a file, and name that: env:NAME or file:PATH"
+        )
 
 
 def check_secret(secret: str, where: str) -> str:

@@ -1,30 +1,29 @@
-"""What an operator may set, with its default, its limits and its meaning: the one table of it.
+"""What an operator has set: `gateway.sections` read from a file, and what is wrong in it in words.
 
-`tollbook init` and docs/configuration.md are written from these types and from nothing else. A
-setting holds a reference to a secret (`env:NAME`, `file:PATH`), never the secret. Apart from the
-command line, this is the only place of the gateway that reads the environment.
+Apart from the command line, this is the only place of the gateway that reads the environment.
 """
 
-import hashlib
 import os
 import re
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
-from msgspec.structs import force_setattr
 
+from gateway.sections import (
+    BackendSettings,
+    GatewaySettings,
+    KafkaSettings,
+    LedgerSettings,
+    SpoolSettings,
+    TimeoutSettings,
+)
 from gateway.setting_values import (
-    GIB,
-    KIB,
-    MIB,
     SECRET_BYTES_MAX,
     SettingsError,
-    check_models,
-    check_name,
     check_reference,
     check_secret,
     nearest,
@@ -38,6 +37,8 @@ __all__ = [
     "BackendSettings",
     "Field",
     "GatewaySettings",
+    "KafkaSettings",
+    "LedgerSettings",
     "Settings",
     "SettingsError",
     "SpoolSettings",
@@ -51,209 +52,7 @@ __all__ = [
     "size_text",
 ]
 
-SECONDS_MAX: Final = 86_400
-"""A day: a longer timeout is a mistake of units, and `inf` is no timeout at all."""
-
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
-
-
-def _is(about: str, kind: str) -> msgspec.Meta:
-    """What stands in the documents about one setting; `kind` says how it is written."""
-    return msgspec.Meta(description=about, extra={"kind": kind})
-
-
-class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The door itself: where it listens and what it lets in."""
-
-    name: Annotated[
-        str,
-        _is(
-            "Name of this gateway in every event that it writes. It outlives restarts; give each "
-            "machine its own.",
-            "name",
-        ),
-    ] = "gateway"
-    host: Annotated[
-        str,
-        _is(
-            "Address to listen on. 127.0.0.1 can be reached from this machine only, 0.0.0.0 from "
-            "every network that this machine is on.",
-            "text",
-        ),
-    ] = "127.0.0.1"
-    port: Annotated[
-        int, _is("Port to listen on; 0 takes a free one.", "integer"), msgspec.Meta(ge=0, le=65535)
-    ] = 8080
-    workers: Annotated[
-        int,
-        _is("Processes that serve; one per core is enough.", "integer"),
-        msgspec.Meta(ge=1, le=256),
-    ] = 1
-    body_bytes_max: Annotated[
-        int, _is("A larger request is refused with 413.", "size"), msgspec.Meta(ge=KIB, le=GIB)
-    ] = 32 * MIB
-    shutdown_seconds_max: Annotated[
-        float,
-        _is(
-            "After SIGTERM, requests that run may go on for this long; then they are cut and "
-            "billed for what was delivered.",
-            "seconds",
-        ),
-        msgspec.Meta(ge=0, le=SECONDS_MAX),
-    ] = 30.0
-    models: Annotated[
-        tuple[str, ...],
-        _is(
-            'Models that are served. Empty: what the backends list. ["*"]: any name is passed '
-            "on, and the backend decides.",
-            "list of names",
-        ),
-    ] = ()
-
-    def __post_init__(self) -> None:
-        check_name("name", self.name)
-        check_models(self.models)
-        if not self.host:
-            raise SettingsError("host is empty; write 127.0.0.1, or 0.0.0.0 for every network")
-
-
-class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model server behind the door. `url` is held without `/v1` and without a slash at the end.
-
-    `id` names it in events, metrics and headers; it is made from the address but never shows it.
-    """
-
-    url: Annotated[
-        str,
-        _is("Address of the server, with or without /v1: http://127.0.0.1:8000.", "http address"),
-    ]
-    name: Annotated[
-        str | None,
-        _is(
-            "Name of the backend in events, metrics and headers. Not given: made from a hash of "
-            "the address, so that no address is in an event.",
-            "name",
-        ),
-    ] = None
-    key: Annotated[
-        str | None,
-        _is(
-            "Where the server's key is found: env:NAME (an environment variable) or file:PATH. "
-            "The key itself does not belong in this file.",
-            "env:NAME or file:PATH",
-        ),
-    ] = None
-    engine: Annotated[
-        Literal["auto", "vllm", "sglang", "llamacpp", "openai"],
-        _is(
-            "Which server it is; auto asks it. It decides how usage is asked for during a stream.",
-            "choice",
-        ),
-    ] = "auto"
-    models: Annotated[
-        tuple[str, ...],
-        _is("Models of this backend. Empty: what its /v1/models lists.", "list of names"),
-    ] = ()
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "url", normal_url(self.url))
-        if self.name is not None:
-            check_name("name", self.name)
-        if self.key is not None:
-            check_reference(self.key)
-        check_models(self.models)
-
-    @property
-    def id(self) -> str:
-        """The backend's id: its name, or `b-` and eight hex digits of its address's hash."""
-        if self.name is not None:
-            return self.name
-        return "b-" + hashlib.sha256(self.url.encode()).hexdigest()[:8]
-
-
-class TimeoutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a backend may take. What runs out of time is billed for what was delivered."""
-
-    connect_seconds: Annotated[
-        float,
-        _is("To open a connection to a backend.", "seconds"),
-        msgspec.Meta(gt=0, le=SECONDS_MAX),
-    ] = 5.0
-    first_byte_seconds: Annotated[
-        float,
-        _is(
-            "From the request to the first byte of the answer; a plain answer comes whole, so "
-            "this must cover all of its generation.",
-            "seconds",
-        ),
-        msgspec.Meta(gt=0, le=SECONDS_MAX),
-    ] = 300.0
-    body_seconds: Annotated[
-        float,
-        _is("For a request to arrive whole, from its head on; then it is refused.", "seconds"),
-        msgspec.Meta(gt=0, le=SECONDS_MAX),
-    ] = 60.0
-    between_chunks_seconds: Annotated[
-        float,
-        _is("Silence within a stream.", "seconds"),
-        msgspec.Meta(gt=0, le=SECONDS_MAX),
-    ] = 60.0
-    total_seconds: Annotated[
-        float,
-        _is("A whole request.", "seconds"),
-        msgspec.Meta(gt=0, le=SECONDS_MAX),
-    ] = 1800.0
-
-
-class SpoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The spool: what was served is on disk before the ledger has it."""
-
-    durability: Annotated[
-        Literal["process", "power"],
-        _is(
-            "What a write survives: process (kill -9 of any process) or power (also a power cut; "
-            "each request waits for fsync).",
-            "choice",
-        ),
-    ] = "process"
-    limit_bytes: Annotated[
-        int,
-        _is(
-            "Spool that the ledger has not taken yet. Near it new requests are refused with 503: "
-            "nothing is served that could not be billed.",
-            "size",
-        ),
-        msgspec.Meta(ge=MIB),
-    ] = GIB
-    reserve_bytes: Annotated[
-        int,
-        _is(
-            "Disk space kept back so that open requests can be ended when the disk is full.", "size"
-        ),
-        msgspec.Meta(ge=64 * KIB),
-    ] = 4 * MIB
-    keep_bytes: Annotated[
-        int,
-        _is("Spool that is kept after the ledger has taken it, for audits.", "size"),
-        msgspec.Meta(ge=0),
-    ] = 256 * MIB
-    flush_milliseconds: Annotated[
-        int,
-        _is(
-            "How often running totals of a stream are written: after a kill, a stream's bill is "
-            "short by at most this long.",
-            "milliseconds",
-        ),
-        msgspec.Meta(ge=10, le=60_000),
-    ] = 250
-
-    def __post_init__(self) -> None:
-        if 2 * self.reserve_bytes > self.limit_bytes:
-            raise SettingsError(
-                f"reserve_bytes ({size_text(self.reserve_bytes)}) is more than half of limit_bytes "
-                f"({size_text(self.limit_bytes)}), so hardly a request could be accepted; "
-                "raise the limit or lower the reserve"
-            )
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -263,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     backends: tuple[BackendSettings, ...] = ()
     timeouts: TimeoutSettings = TimeoutSettings()
     spool: SpoolSettings = SpoolSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    kafka: KafkaSettings = KafkaSettings()
 
     def __post_init__(self) -> None:
         for what, values in (
@@ -279,6 +80,8 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "backends": BackendSettings,
     "timeouts": TimeoutSettings,
     "spool": SpoolSettings,
+    "ledger": LedgerSettings,
+    "kafka": KafkaSettings,
 }
 """The tables of tollbook.toml in the order in which they are shown; `backends` is a list."""
 
@@ -453,13 +256,26 @@ def _reworded(message: str) -> str:
 
 
 def _anchored(settings: Settings, folder: Path) -> Settings:
-    """`settings` with relative `file:` references made absolute from `folder`."""
-    backends = tuple(
-        msgspec.structs.replace(
-            one, key=f"file:{(folder / one.key.removeprefix('file:')).absolute()}"
-        )
-        if one.key is not None and one.key.startswith("file:")
-        else one
-        for one in settings.backends
+    """`settings` with relative paths, also in `file:` references, made absolute from `folder`."""
+
+    def reference(text: str | None) -> str | None:
+        if text is None or not text.startswith("file:"):
+            return text
+        return f"file:{path(text.removeprefix('file:'))}"
+
+    def path(text: str | None) -> str | None:
+        return None if text is None else str((folder / text).absolute())
+
+    replace, kafka = msgspec.structs.replace, settings.kafka
+    return replace(
+        settings,
+        backends=tuple(replace(one, key=reference(one.key)) for one in settings.backends),
+        ledger=replace(settings.ledger, url=reference(settings.ledger.url)),
+        kafka=replace(
+            kafka,
+            ca_file=path(kafka.ca_file),
+            cert_file=path(kafka.cert_file),
+            key_file=path(kafka.key_file),
+            sasl_password=reference(kafka.sasl_password),
+        ),
     )
-    return msgspec.structs.replace(settings, backends=backends)

@@ -6,7 +6,11 @@ StreamsError
 │   ├── SpoolFailed       a write failed although the reserve was given up: end what is open
 │   └── LogCorrupt        broken bytes before the end of a log: named, never skipped silently
 ├── CodecError            bytes that are not an event record
-└── RunnerError           the runner cannot go on (another one is at work, ledger away)
+├── RunnerError           the runner cannot go on (another one is at work, ledger away)
+└── KafkaError            Kafka cannot be reached, or refuses what was asked
+    ├── TopicsWrong       a topic is missing, or not as the table of topics says
+    └── StreamStopped     a reader may not go on: an event of a newer version, too much poison,
+                          or an offset that is not there any more
 """
 
 
@@ -36,3 +40,15 @@ class CodecError(StreamsError):
 
 class RunnerError(StreamsError):
     """The embedded runner cannot go on."""
+
+
+class KafkaError(StreamsError):
+    """Kafka cannot be reached, or refuses what was asked."""
+
+
+class TopicsWrong(KafkaError):
+    """A topic is missing, or it is not as the table of topics says."""
+
+
+class StreamStopped(KafkaError):
+    """A reader may not go on by itself; somebody has to look."""

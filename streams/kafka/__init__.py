@@ -1,0 +1,1 @@
+"""Kafka: the one home of aiokafka. What is pure about it is `records`."""
