@@ -5,7 +5,7 @@ the log. A batch that was written before moves nothing; a writer that was overta
 writes nothing. It never reads a log and never decides when to read one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from sqlalchemy import bindparam, delete, insert, select, update
@@ -91,16 +91,26 @@ class LedgerWriter:
         `UnknownEvent` for a type of a newer version (upgrade this reader) and `LedgerUnavailable`;
         after each of them nothing of the batch is written.
         """
-        assert batch.next_offset >= batch.read_from >= 0, "a log is only read forwards"
-        said = said_by(batch.events) if batch.said is None else batch.said
-        facts, broken = _sort(batch.events, said)
+        return self.write_all([batch])
+
+    def write_all(self, batches: Sequence[Batch]) -> Written:
+        """Write batches of different logs in one transaction: all of them, or none. As `write`."""
+        said: list[Said] = []
+        events: list[Event] = []
+        for batch in batches:
+            assert batch.next_offset >= batch.read_from >= 0, "a log is only read forwards"
+            said += said_by(batch.events) if batch.said is None else batch.said
+            events += batch.events
+        facts, broken = _sort(events, said)
         kept = [f for f in facts if f.event.topic not in tables.NOT_KEPT_TOPICS]
         passing = [f for f in facts if f.event.topic in tables.NOT_KEPT_TOPICS]
         noticed_us = to_us(self._clock.now())
+        poisoned = 0
         with self._ledger.write() as tx:
-            _move(tx, batch)
-            _forget_unread(tx, batch)
-            poisoned = _set_poison_aside(tx, batch, noticed_us)
+            for batch in batches:
+                _move(tx, batch)
+                _forget_unread(tx, batch)
+                poisoned += _set_poison_aside(tx, batch, noticed_us)
             taken = take(tx, kept, broken, noticed_us)
             for fact in passing:
                 taken.reach(name_of(fact.event), fresh=False)
@@ -145,6 +155,8 @@ def _sort(events: Iterable[Event], said: Iterable[Said]) -> tuple[list[Fact], li
     for event, payload in zip(events, said, strict=True):
         if isinstance(payload, UnknownEvent):
             raise payload
+        if event.topic in tables.NOT_TAKEN_TOPICS:
+            continue
         if isinstance(payload, EventError):
             broken.append(Aside(event, str(payload)))
             continue
