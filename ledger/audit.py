@@ -18,7 +18,7 @@ from ledger.sql import checks
 from ledger.sql.projections import Fact, runs
 from ledger.sql.replay import counted_reaches, stored_facts
 from ledger.sql.session import ReadSession
-from ledger.sql.tables import NOT_KEPT_TOPICS
+from ledger.sql.tables import NOT_KEPT_TOPICS, NOT_TAKEN_TOPICS
 from ledger.sql.writer import position
 
 FINDINGS_MAX = 100
@@ -168,6 +168,8 @@ def _compare_run(
     for event in run:
         by_topic.setdefault((event.source, event.topic), {})[event.sequence] = event
     for (source, topic), events in by_topic.items():
+        if topic in NOT_TAKEN_TOPICS:
+            continue
         first, last = min(events), max(events)
         low = min(first, seen.get((source, topic), first - 1) + 1)
         seen[source, topic] = max(last, seen.get((source, topic), 0))
@@ -258,6 +260,8 @@ class _Requests:
 
     def _claim(self, source: str, last: dict[str, int]) -> None:
         for topic, sequence in last.items():
+            if topic in NOT_TAKEN_TOPICS:
+                continue
             claimed = self.claims.get((source, topic), 0)
             self.claims[source, topic] = max(claimed, sequence)
 

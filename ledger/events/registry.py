@@ -6,6 +6,7 @@ import msgspec
 
 from ledger.errors import EventError, MalformedEvent, UnknownEvent
 from ledger.events.access import KeyIssued, KeyRevoked
+from ledger.events.backends import BackendObserved
 from ledger.events.envelope import Event, Payload
 from ledger.events.prices import PricePublished
 from ledger.events.requests import (
@@ -27,6 +28,7 @@ _CLASSES: Final = (
     RequestAbandoned,
     SourceMark,
     SourceClosed,
+    BackendObserved,
     KeyIssued,
     KeyRevoked,
     PricePublished,

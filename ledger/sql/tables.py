@@ -200,3 +200,6 @@ PROJECTIONS = (requests, usage_hourly, keys, prices, sources, source_topics)
 
 NOT_KEPT_TOPICS = frozenset({"tokens"})
 """Topics folded into open requests but not stored: what they said is moot once a request ends."""
+
+NOT_TAKEN_TOPICS = frozenset({"backends"})
+"""Topics that are none of the ledger's business: what passes by there leaves no trace here."""

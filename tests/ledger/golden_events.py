@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ledger.events import (
+    BackendObserved,
     Draft,
     KeyIssued,
     KeyRevoked,
@@ -82,6 +83,17 @@ _PAYLOADS: tuple[Payload, ...] = (
     SourceMark(last=LAST, open=2, oldest_open=START),
     SourceClosed(
         closed_source=SOURCE, last=LAST, by="/runner/box/0193a0000000700080000000000000c3"
+    ),
+    BackendObserved(
+        backend_id="b-0123abcd",
+        gateway="box",
+        up=False,
+        expires_at=LATER,
+        fault="/v1/models answered 500",
+        in_flight=3,
+        requests=57,
+        failures=2,
+        first_token_us=41_000,
     ),
     KeyIssued(key_id="k-1", base=0, version=1, hash="ab" * 32, models=["gemma", "llama"]),
     KeyRevoked(key_id="k-1", base=1, version=2, hash="ab" * 32, revoked_at=LATER, models=["gemma"]),
