@@ -121,9 +121,8 @@ async def batches_to(
             before, heard = sum(places), loop.time()
         elif loop.time() - heard > READ_SECONDS_MAX:
             raise TimeoutError(f"nothing came for {READ_SECONDS_MAX:.0f} s before the end")
-        for records in (
-            await consumer.getmany(timeout_ms=POLL_MS, max_records=RECORDS_MAX)
-        ).values():
+        came = await consumer.getmany(timeout_ms=POLL_MS, max_records=RECORDS_MAX)
+        for records in came.values():
             yield list(records)
         await asyncio.sleep(0)
 
