@@ -43,6 +43,7 @@ __all__ = [
     "SettingsError",
     "SpoolSettings",
     "TimeoutSettings",
+    "cache_folder",
     "fields",
     "load_settings",
     "normal_url",
@@ -84,6 +85,11 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "kafka": KafkaSettings,
 }
 """The tables of tollbook.toml in the order in which they are shown; `backends` is a list."""
+
+
+def cache_folder() -> Path:
+    """Where this user keeps what can be fetched again; it may not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tollbook"
 
 
 class Field(msgspec.Struct, frozen=True):

@@ -40,6 +40,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tollbook")
 
+pytest_plugins = ["tests.servers"]
+
 leaked: list[str] = []
 """What the test at work has left behind in an event loop; emptied before each test."""
 
@@ -156,5 +158,10 @@ def _strays(before: set[int]) -> dict[int, str]:
 def _living_children() -> dict[int, str]:
     """Living processes below this one, orphans of a killed child among them."""
     found = descendants(os.getpid())
-    # The tracker of multiprocessing lives as long as this process and ends with it.
-    return {pid: line for pid, line in found.items() if "resource_tracker" not in line}
+    # The tracker of multiprocessing lives as long as this process and ends with it. Postgres starts
+    # and ends processes of its own at any time; the one above them does count.
+    return {
+        pid: line
+        for pid, line in found.items()
+        if "resource_tracker" not in line and not line.startswith("postgres: ")
+    }
