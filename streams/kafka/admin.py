@@ -59,6 +59,20 @@ async def check_topics(access: KafkaAccess) -> None:
     _refuse(faults(found, access))
 
 
+async def retentions(access: KafkaAccess) -> dict[str, int | None]:
+    """How long each topic keeps a record in milliseconds, as the broker has it; null: for ever.
+
+    An operator may have changed it. Raises `KafkaError` if the broker cannot be asked.
+    """
+    async with _admin(access) as client:
+        found = await _found(client, access)
+    kept = {
+        name: int((there.config if there else {}).get("retention.ms", -1))
+        for name, there in found.items()
+    }
+    return {name: ms if ms >= 0 else None for name, ms in kept.items()}
+
+
 def faults(found: dict[str, Found | None], access: KafkaAccess) -> list[Fault]:
     """What differs between the table and what was `found` by topic name. Pure."""
     said = []
@@ -108,9 +122,7 @@ async def _admin(access: KafkaAccess) -> AsyncIterator[AIOKafkaAdminClient]:
         await client.close()
 
 
-async def _create(
-    client: AIOKafkaAdminClient, access: KafkaAccess, missing: list[Topic]
-) -> None:
+async def _create(client: AIOKafkaAdminClient, access: KafkaAccess, missing: list[Topic]) -> None:
     wanted = [
         NewTopic(
             topic.on_kafka(access.prefix),
@@ -125,12 +137,12 @@ async def _create(
         error = for_code(code)
         # Another command was faster; the check behind this looks at what it made.
         if code and error is not TopicAlreadyExistsError:
-            raise KafkaError(f"Kafka refused to make the topic {name}: {rest[0] if rest else error}")
+            raise KafkaError(
+                f"Kafka refused to make the topic {name}: {rest[0] if rest else error}"
+            )
 
 
-async def _found(
-    client: AIOKafkaAdminClient, access: KafkaAccess
-) -> dict[str, Found | None]:
+async def _found(client: AIOKafkaAdminClient, access: KafkaAccess) -> dict[str, Found | None]:
     names = {topic.on_kafka(access.prefix): topic.name for topic in TOPICS.values()}
     there = {
         one["topic"]: len(one["partitions"])
