@@ -101,8 +101,12 @@ def _refuse_newer(ledger: "Ledger", found: str | None) -> None:
 def _creation_lock(ledger: "Ledger") -> Iterator[None]:
     """Held around the first connection, which may turn a new file into a WAL database.
 
-    SQLite does not wait for a lock while it changes the journal mode; it fails at once.
+    SQLite does not wait for a lock while it changes the journal mode; it fails at once. A database
+    of Postgres is made by its owner, not by us.
     """
+    if ledger.dialect != "sqlite":
+        yield
+        return
     directory = Path(ledger.where).parent
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

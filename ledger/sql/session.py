@@ -11,10 +11,9 @@ from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from sqlalchemy import (
-    URL,
     BigInteger,
     Boolean,
     Connection,
@@ -24,25 +23,13 @@ from sqlalchemy import (
     Insert,
     Row,
     Text,
-    create_engine,
-    event,
     inspect,
-    make_url,
 )
-from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from ledger.errors import LedgerUnavailable
-
-Durability = Literal["process", "power"]
-"""What a commit survives: the end of any process, or also the loss of power."""
-
-BUSY_SECONDS_MAX = 30
-"""How long one writer waits for another; a rebuild may hold the ledger that long on a small one."""
-
-_WRITES = "tollbook_writes"
+from ledger.sql.engines import Durability, engine_for, explain, reads, shown, url_of, writes
 
 
 class ReadSession:
@@ -92,7 +79,8 @@ class WriteSession(ReadSession):
         parameters: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
     ) -> int:
         """Run a statement that writes, once or for each of `parameters`; the rows it touched."""
-        return self._connection.execute(statement, parameters).rowcount
+        options = {"preserve_rowcount": True}
+        return self._connection.execute(statement, parameters, execution_options=options).rowcount
 
     def insert(self, statement: Insert, rows: Sequence[Mapping[str, object]]) -> None:
         """Run an insert or upsert for each of `rows`: at least one, each with every column.
@@ -141,8 +129,7 @@ class Ledger:
     @property
     def where(self) -> str:
         """The database in words for a message; never with a password in it."""
-        url = self._engine.url
-        return str(url.database) if self.dialect == "sqlite" else url.render_as_string()
+        return shown(self._engine.url)
 
     @property
     def dialect(self) -> str:
@@ -153,8 +140,10 @@ class Ledger:
     def read(self) -> Iterator[ReadSession]:
         """A snapshot for the length of the block. Does not wait for writers. Raises
         `LedgerUnavailable`."""
-        with self._translated(), self._engine.connect() as connection, connection.begin():
-            yield ReadSession(connection)
+        with self._translated(), self._engine.connect() as connection:
+            connection = reads(connection)
+            with connection.begin():
+                yield ReadSession(connection)
 
     @contextmanager
     def write(self) -> Iterator[WriteSession]:
@@ -164,7 +153,7 @@ class Ledger:
         """
         assert not self.readonly, "a ledger opened for reading was asked to write"
         with self._translated(), self._engine.connect() as connection:
-            connection = connection.execution_options(**{_WRITES: True})
+            connection = writes(connection)
             with connection.begin():
                 yield WriteSession(connection)
 
@@ -191,34 +180,9 @@ class Ledger:
             raise LedgerUnavailable(explain(wrong, self.where)) from wrong
 
 
-def explain(wrong: DBAPIError, where: str) -> str:
-    """What a database error means and what to do about it, for a person."""
-    said = str(wrong.orig)
-    for sign, words in _MEANINGS.items():
-        if sign in said:
-            return f"the ledger {where} {words} ({said})"
-    return f"the ledger {where} failed: {said}"
-
-
-_MEANINGS = {
-    "database is locked": f"is being written by another process for more than {BUSY_SECONDS_MAX} s;"
-    " a rebuild may be running: wait for it to end, then try again",
-    "disk is full": "cannot grow because its disk is full; free some space and try again, nothing"
-    " that was written before is lost",
-    "unable to open": "cannot be opened; check that its directory exists and may be read and"
-    " written by this user",
-    "readonly database": "may not be written by this user; check the owner of the file",
-    "disk I/O error": "could not be read or written by the operating system; check the disk",
-    "malformed": "is damaged; put back a copy, the spools bring it up to date again",
-    "not a database": "is not a SQLite file; check --data",
-    "no such table": "lacks a table that this version needs; it was not made by Tollbook, or its"
-    " schema is older",
-}
-
-
 def ledger_url(path: Path) -> str:
     """The URL of the SQLite ledger at `path`; it names its driver."""
-    return URL.create("sqlite+pysqlite", database=str(path.absolute())).render_as_string(False)
+    return url_of(path).render_as_string(False)
 
 
 def open_ledger(
@@ -228,22 +192,19 @@ def open_ledger(
     durability: Durability = "process",
     migrate: bool = True,
 ) -> Ledger:
-    """The ledger at a path, or at a URL that names its driver (`sqlite+pysqlite:///…`).
+    """The ledger at a path, or at a URL (`sqlite+pysqlite:///…`, `postgresql+psycopg://…`).
 
     For writing it is made if it is missing and brought to this version's schema, under a lock
-    (`migrate=False` only checks). For reading it must be there and of this version. Raises
-    `LedgerUnavailable`, also for a schema that is newer than this program.
+    (`migrate=False` only checks); a database of Postgres must be there. For reading it must be
+    there and of this version. TLS to Postgres is said by the URL, as everywhere in Postgres:
+    `?sslmode=verify-full&sslrootcert=FILE`. Raises `LedgerUnavailable`, also for a schema that is
+    newer than this program.
     """
     # Alembic is only loaded if there is something to migrate, so opening stays cheap.
     from ledger.sql.migrate import bring_up, check_schema
 
-    url = make_url(target if isinstance(target, str) else ledger_url(target))
-    if url.get_backend_name() != "sqlite":
-        raise LedgerUnavailable(
-            f"a ledger at {url.render_as_string()} is not supported: give a path or a URL that"
-            " begins with sqlite+pysqlite:///"
-        )
-    ledger = Ledger(_sqlite(url, readonly=readonly, durability=durability), readonly=readonly)
+    engine = engine_for(url_of(target), readonly=readonly, durability=durability)
+    ledger = Ledger(engine, readonly=readonly)
     try:
         if readonly or not migrate:
             check_schema(ledger)
@@ -253,35 +214,3 @@ def open_ledger(
         ledger.close()
         raise
     return ledger
-
-
-def _sqlite(url: URL, *, readonly: bool, durability: Durability) -> Engine:
-    path = Path(str(url.database))
-    if readonly:
-        if not path.exists():
-            raise LedgerUnavailable(
-                f"there is no ledger at {path} yet; start the gateway, or check --data"
-            )
-        # query_only instead of mode=ro: a reader of a WAL database may have to make its -shm file.
-        pragmas = ["PRAGMA query_only = ON"]
-    else:
-        synchronous = "FULL" if durability == "power" else "NORMAL"
-        pragmas = ["PRAGMA journal_mode = WAL", f"PRAGMA synchronous = {synchronous}"]
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS_MAX})
-
-    def connected(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        # The driver's own idea of when to begin would give reads no snapshot; we begin ourselves.
-        connection.isolation_level = None
-        cursor = connection.cursor()
-        for pragma in pragmas:
-            cursor.execute(pragma)
-        cursor.close()
-
-    def begins(connection: Connection) -> None:
-        # A writer takes the lock at once: one that began as a reader could not wait for it.
-        writes = connection.get_execution_options().get(_WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begins)
-    return engine

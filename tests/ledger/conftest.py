@@ -1,4 +1,4 @@
-"""One empty ledger per test, of every kind there is."""
+"""One empty ledger per test, of every kind there is, and the tests' books on it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,10 +6,24 @@ from pathlib import Path
 import pytest
 
 from ledger.sql.session import Ledger
-from tests.ledger.ledgers import KINDS, make
+from tests.ledger.ledgers import KINDS, Make, in_files, on_postgres
+from tests.support.books import Books
 
 
-@pytest.fixture(params=KINDS)
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    with make(request.param, tmp_path) as made:
+@pytest.fixture(scope="session", params=KINDS)
+def make_ledger(request: pytest.FixtureRequest) -> Make:
+    """Makes empty ledgers of one kind: `make_ledger(directory, name)`."""
+    if request.param == "sqlite":
+        return in_files
+    return on_postgres(request.getfixturevalue("postgres").create_database)
+
+
+@pytest.fixture
+def ledger(make_ledger: Make, tmp_path: Path) -> Iterator[Ledger]:
+    with make_ledger(tmp_path, "ledger") as made:
         yield made
+
+
+@pytest.fixture
+def books(ledger: Ledger, tmp_path: Path) -> Books:
+    return Books(tmp_path, ledger)

@@ -4,19 +4,23 @@
 """
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import Table, func, select
+from sqlalchemy import Table, delete, func, select
 
 from ledger.clock import SystemClock
 from ledger.events import Draft, Event
+from ledger.sql import tables
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.writer import Batch, LedgerWriter, Poison, Written
 from tests.support.events import Scribe
 
-KINDS = ("sqlite",)
+KINDS = ("sqlite", "postgres")
+
+Make = Callable[[Path, str], Ledger]
+"""Makes an empty ledger in a directory, under a name; two names are two ledgers."""
 
 
 @cache
@@ -28,12 +32,27 @@ def _empty_file() -> bytes:
         return path.read_bytes()
 
 
-def make(kind: str, directory: Path, name: str = "ledger") -> Ledger:
-    """An empty ledger of that kind."""
-    assert kind == "sqlite", f"no such kind of ledger: {kind}"
+def in_files(directory: Path, name: str) -> Ledger:
+    """An empty ledger of SQLite."""
     path = directory / f"{name}.db"
     path.write_bytes(_empty_file())
     return open_ledger(path)
+
+
+def on_postgres(create_database: Callable[[str], str]) -> Make:
+    """Makes empty ledgers of Postgres: one database for each name, emptied when it comes again."""
+    urls: dict[str, str] = {}
+
+    def make(directory: Path, name: str) -> Ledger:
+        if name not in urls:
+            urls[name] = create_database(f"suite_{name}")
+        ledger = open_ledger(urls[name])
+        with ledger.write() as tx:
+            for table in tables.metadata.tables.values():
+                tx.execute(delete(table))
+        return ledger
+
+    return make
 
 
 class Feeder:

@@ -3,7 +3,6 @@
 import fcntl
 import random
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -40,13 +39,6 @@ MONTH = "2026-11"
 PRICES = {"uncached_in": "0.5", "cached_in": "0.05", "other_out": "1.250001"}
 HUGE = 10**12
 """The largest count that the ledger takes; no float32 holds it, and sums of it strain a double."""
-
-
-@pytest.fixture
-def books(tmp_path: Path) -> Iterator[Books]:
-    books = Books(tmp_path)
-    yield books
-    books.ledger.close()
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from sqlalchemy import insert, inspect, select, text
 
 import migrations
 from ledger.errors import LedgerUnavailable
-from ledger.sql import migrate, session, tables
+from ledger.sql import engines, migrate, tables
 from ledger.sql.session import Ledger, ledger_url, open_ledger
 
 SOURCE_OF_MIGRATIONS = Path(migrations.__file__).parent
@@ -159,7 +159,7 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path: Path, bad: bytes) -> None:
 
 
 def test_a_locked_ledger_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "BUSY_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(engines, "BUSY_SECONDS_MAX", 0.1)
     path = tmp_path / "ledger.db"
     with open_ledger(path) as one, open_ledger(path) as other, one.write():
         with pytest.raises(LedgerUnavailable, match="written by another process"), other.write():
@@ -204,7 +204,7 @@ def test_a_writer_that_began_after_a_reader_does_not_deadlock(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("durability", "level"), [("process", 1), ("power", 2)])
 def test_durability_sets_what_a_commit_waits_for(
-    tmp_path: Path, durability: session.Durability, level: int
+    tmp_path: Path, durability: engines.Durability, level: int
 ) -> None:
     with (
         open_ledger(tmp_path / "ledger.db", durability=durability) as ledger,

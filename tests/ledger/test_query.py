@@ -1,6 +1,5 @@
 """A person's SQL: what it sees, that it is exact, and what it may not do."""
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,14 +21,12 @@ DECEMBER = datetime(2026, 12, 5, tzinfo=UTC)
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Iterator[Books]:
-    books = Books(tmp_path)
+def books(books: Books) -> Books:
     books.add(key_issued("key-1"), key_issued("key-2"), price("p-1", PRICES))
     books.add(*life("r-1"), *life("r-2", after(60), "key-2"), accepted("r-3"))
     books.add(*life("r-4", DECEMBER), mark("/gateway/test/a", 1, START, {}))
     books.name("key-1", "ada")
-    yield books
-    books.ledger.close()
+    return books
 
 
 def ask(books: Books, sql: str) -> Result:

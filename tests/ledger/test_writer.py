@@ -22,7 +22,7 @@ from ledger.sql.hashes import projection_hash
 from ledger.sql.projections import MAIN, request_rows
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.writer import Batch, LedgerWriter, Poison, Written
-from tests.ledger.ledgers import KINDS, Feeder, count, make, scribed
+from tests.ledger.ledgers import Feeder, Make, count, scribed
 from tests.support import events as say
 from tests.support.events import SOURCE, START, Scribe
 from tests.support.strategies import lives
@@ -388,17 +388,16 @@ def deliveries(draw: st.DrawFn) -> tuple[list[Event], list[list[Event]]]:
     return stored + registry, batches
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @given(delivery=deliveries())
 @settings(max_examples=30)
 def test_order_repetition_and_batches_change_nothing(
-    kind: str, delivery: tuple[list[Event], list[list[Event]]]
+    make_ledger: Make, delivery: tuple[list[Event], list[list[Event]]]
 ) -> None:
     stored, batches = delivery
     with (
         tempfile.TemporaryDirectory() as directory,
-        make(kind, Path(directory), "one") as one,
-        make(kind, Path(directory), "other") as other,
+        make_ledger(Path(directory), "one") as one,
+        make_ledger(Path(directory), "other") as other,
     ):
         Feeder(one).feed(stored)
         feeder = Feeder(other)

@@ -12,12 +12,12 @@ from tests.support.events import Scribe
 
 
 class Books:
-    """A ledger in `directory`, its writer, and one scribe for every source that writes to it."""
+    """A ledger (null: one in `directory`), its writer, and one scribe for every source."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, ledger: Ledger | None = None) -> None:
         directory.mkdir(exist_ok=True)
         self.exports = directory / "exports"
-        self.ledger: Ledger = open_ledger(directory / "ledger.db")
+        self.ledger = open_ledger(directory / "ledger.db") if ledger is None else ledger
         self._writer = LedgerWriter(self.ledger, SystemClock())
         self._scribe = Scribe()
         self._offset = 0
