@@ -80,8 +80,14 @@ class SpoolLife:
         self.open[request_id] = OpenRequest(row, event.time, offset)
 
 
-def abandoned(source: str, requests: Iterable[OpenRequest]) -> list[Draft]:
+def abandoned(
+    source: str, requests: Iterable[OpenRequest], adopter: str | None = None
+) -> list[Draft]:
     """One `request.abandoned` for each of `requests` of the dead `source`, dated by its last event.
+
+    `adopter` is the incarnation of an adopter that cannot know what was said of `source` before,
+    by another adopter and from more of its records: its ids are then its own, and the fold says
+    which of the two stands.
 
     A request of which nothing but running totals is known (its acceptance is lost) has no key to
     bill and is left out.
@@ -107,14 +113,21 @@ def abandoned(source: str, requests: Iterable[OpenRequest]) -> list[Draft]:
             attempts=row.attempts,
             chunks=row.chunks,
         )
-        drafts.append(Draft(f"{row.request_id}/abandoned", row.key_id, request.last_time, payload))
+        name = f"{row.request_id}/abandoned{_suffix(adopter)}"
+        drafts.append(Draft(name, row.key_id, request.last_time, payload))
     return drafts
 
 
-def closed(source: str, last: Mapping[str, int], time: datetime, by: str) -> Draft:
+def closed(
+    source: str, last: Mapping[str, int], time: datetime, by: str, adopter: str | None = None
+) -> Draft:
     """The `source.closed` of `source`. `time` is its last event's; `by` is `itself` or the adopter.
 
-    `last` is the last sequence of each topic before this event.
+    `last` is the last sequence of each topic before this event; `adopter` as for `abandoned`.
     """
     payload = SourceClosed(closed_source=source, last=dict(last), by=by)
-    return Draft(f"{source}/closed", source, time, payload)
+    return Draft(f"{source}/closed{_suffix(adopter)}", source, time, payload)
+
+
+def _suffix(adopter: str | None) -> str:
+    return "" if adopter is None else f"/{adopter}"

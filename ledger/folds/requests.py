@@ -2,7 +2,8 @@
 
 What is known of a request only grows: a finish beats an abandonment (the gateway that was given up
 came back with its tail), an abandonment beats an open request, and of two running totals the later
-one stands. So a replay, a duplicate or another order of the same events gives the same row.
+one stands, as of two abandonments (a spool was put back and adopted again). So a replay, a
+duplicate or another order of the same events gives the same row.
 """
 
 from datetime import datetime
@@ -148,7 +149,7 @@ def _abandoned(row: RequestRow | None, said: RequestAbandoned) -> RequestRow:
     row = row or RequestRow(request_id=said.request_id)
     if row.state == "finished":
         return row
-    return msgspec.structs.replace(
+    given_up = msgspec.structs.replace(
         row,
         state="abandoned",
         source=said.abandoned_source,
@@ -164,3 +165,14 @@ def _abandoned(row: RequestRow | None, said: RequestAbandoned) -> RequestRow:
         usage=said.usage,
         outcome="abandoned",
     )
+    return max(row, given_up, key=_known_at_end) if row.state == "abandoned" else given_up
+
+
+def _known_at_end(row: RequestRow) -> tuple[object, ...]:
+    """Orders two abandonments of one request: that of an adopter that had more of the spool stands.
+
+    All that they can differ in is in it, so that neither order of them gives another row.
+    """
+    progress = _progress(row.chunks, row.usage)
+    shown = [-1 if count is None else count for count in row.usage.counts()]
+    return progress, shown, row.attempts, row.backend_id or "", row.basis

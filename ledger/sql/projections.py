@@ -185,12 +185,24 @@ def _fold_source(rows: dict[str, dict[str, object]], fact: Fact) -> None:
     time_us = to_us(fact.event.time)
     if isinstance(fact.payload, SourceClosed):
         row = rows[fact.payload.closed_source]
-        row["closed_us"], row["closed_by"] = time_us, fact.payload.by
+        was, by = (row["closed_us"], row["closed_by"]), (time_us, fact.payload.by)
+        if was[0] is None or _closing(was) < _closing(by):
+            row["closed_us"], row["closed_by"] = by
         return
     row = rows[fact.event.source]
     first, last = row["first_us"], row["last_mark_us"]
     row["first_us"] = time_us if not isinstance(first, int) else min(first, time_us)
     row["last_mark_us"] = time_us if not isinstance(last, int) else max(last, time_us)
+
+
+def _closing(said: tuple[object, object]) -> tuple[bool, int, str]:
+    """Orders two closings of one source, so that which came first does not matter.
+
+    What a source says of itself stands; else the adopter stands that had more of its records.
+    """
+    time_us, by = said
+    assert isinstance(time_us, int) and isinstance(by, str), "a closing has both"
+    return by == "itself", time_us, by
 
 
 def project_book(tx: WriteSession, to: Projection, book: Book, facts: Iterable[Fact]) -> Book:

@@ -6,7 +6,6 @@ mark states the same facts again. Of the dead process's records none is changed;
 which nobody could ever read, is cut off and kept aside.
 """
 
-import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -17,14 +16,11 @@ from ledger.sql.session import Ledger, ReadSession
 from ledger.sql.sources import closed_by, last_heard, last_sequences, open_requests
 from streams.adoption import OpenRequest, abandoned, closed
 from streams.local.follower import Follower, Say
-from streams.log.segment import FRAME_BYTES_MAX
-from streams.log.spool import ADOPTED, RESERVE, SpoolWriter, segment_name
+from streams.local.torn import cut_torn_tail
+from streams.log.spool import ADOPTED, RESERVE, SpoolWriter
 
 DRAFTS_IN_ONE_APPEND: Final = 200
 """About 150 kB: far below the largest frame, even if every model name is a long one."""
-
-_TAIL_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
-"""Of a torn tail at most this much is kept aside; one append cannot tear more."""
 
 
 class Adopter:
@@ -44,7 +40,7 @@ class Adopter:
         assert not dead.halted, "a spool that cannot be read to its end is not closed by guessing"
         if dead.directory not in self._closed:
             if not dead.behind:
-                self._cut_torn_tail(dead)
+                cut_torn_tail(dead.reader, dead.position, dead.name, self._say)
             with self._ledger.read() as read:
                 drafts = self._closing(read, dead)
             if drafts:
@@ -85,20 +81,3 @@ class Adopter:
             )
             self._say(f"{source} died; {rest if count else 'it left no request open'}")
         return drafts
-
-    def _cut_torn_tail(self, dead: Follower) -> None:
-        segments = dead.reader.segments()
-        if not segments or segments[-1].end <= dead.position:
-            return
-        last = segments[-1]
-        assert last.start <= dead.position, "sealed segments were read to their ends"
-        path = dead.directory / segment_name(last.start)
-        with path.open("rb") as file:
-            file.seek(dead.position - last.start)
-            tail = file.read(_TAIL_BYTES_MAX)
-        (dead.directory / f"torn-{dead.position}").write_bytes(tail)
-        os.truncate(path, dead.position - last.start)
-        self._say(
-            f"{dead.name}: {last.end - dead.position} bytes at the end were no whole record and "
-            f"are cut off; they are kept in the file torn-{dead.position}"
-        )

@@ -26,6 +26,7 @@ class Layout:
         self.runner_lock = root / "runner.lock"
         self.secrets = root / "secrets"
         self.exports = root / "exports"
+        self.feed = root / "feed.jsonl"
 
     def make(self) -> None:
         """Make the directories that every process needs; those that exist stay as they are."""

@@ -5,16 +5,9 @@ that died, and deletes what is old. It keeps no state of its own: all it knows i
 on disk, so it may be killed at any moment and started again.
 """
 
-import contextlib
 import os
-import select
-import signal
-import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from ledger.clock import Clock, SystemClock
@@ -28,6 +21,14 @@ from streams.errors import RunnerError, StreamsError
 from streams.local.adopter import Adopter
 from streams.local.follower import Follower, RegistryFollower, Say
 from streams.local.layout import Layout
+from streams.local.process import (
+    IDLE_PAUSE_SECONDS,
+    NICENESS,
+    TROUBLE_PAUSE_SECONDS_MAX,
+    Stop,
+    speaker,
+    wait_for_lock,
+)
 from streams.local.retention import KEEP_BYTES, carry_out, clear_leftovers, look, plan
 from streams.log.lock import FileLock, held
 from streams.log.spool import ADOPTED, LOCK, Durability, SpoolWriter
@@ -43,14 +44,8 @@ RETENTION_SECONDS: Final = 10.0
 Progress = Callable[[int, int], None]
 """Told while catching up: bytes done, and bytes in all."""
 
-BUSY_PAUSE_SECONDS, IDLE_PAUSE_SECONDS = 0.2, 0.25
+BUSY_PAUSE_SECONDS: Final = 0.2
 """Between rounds: short after one that moved something, longer the longer nothing does."""
-
-TROUBLE_PAUSE_SECONDS_MAX: Final = 5.0
-"""The longest wait after an error: the ledger may be locked by a rebuild, the disk may be full."""
-
-NICENESS: Final = 15
-"""The gateway goes first on a busy machine: the ledger may be seconds behind, an answer may not."""
 
 
 class Runner:
@@ -265,42 +260,7 @@ class Runner:
         return self._own
 
 
-class Stop:
-    """Why a running runner ends: a signal, or its parent's end of the pipe on its input."""
-
-    def __init__(self, *, watch_stdin: bool) -> None:
-        self.asked = False
-        self.parent_gone = False
-        self._watch_stdin = watch_stdin
-
-    def install(self) -> None:
-        """Take SIGTERM and Ctrl-C as being asked to stop. Only the main thread may."""
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._ask)
-            signal.signal(signal.SIGINT, self._ask)
-
-    def wait(self, seconds: float) -> None:
-        """Sleep, but not past the moment when the parent goes."""
-        if self.asked:
-            return
-        if not self._watch_stdin or self.parent_gone:
-            time.sleep(seconds)
-            return
-        try:
-            ready, _, _ = select.select([0], [], [], seconds)
-            self.parent_gone = bool(ready) and not os.read(0, 4096)
-        except (OSError, ValueError):
-            # There is no standard input at all, so there is no parent to wait for.
-            self.parent_gone = True
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-
-
-def say(words: str) -> None:
-    """One line on standard error. A parent that no longer reads it must not stop the books."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"tollbook runner: {words}", file=sys.stderr, flush=True)
+say = speaker("runner")
 
 
 def run_once(
@@ -365,7 +325,7 @@ def run_forever(
     os.nice(NICENESS)
     stop = Stop(watch_stdin=stop_on_stdin_eof)
     stop.install()
-    lock = _wait_for_lock(layout, stop)
+    lock = wait_for_lock(layout, stop, say)
     if lock is None:
         return 0
     try:
@@ -385,19 +345,6 @@ def run_forever(
             return _loop(runner, stop)
     finally:
         lock.release()
-
-
-def _wait_for_lock(layout: Layout, stop: Stop) -> FileLock | None:
-    told = False
-    while not stop.asked and not stop.parent_gone:
-        lock = FileLock.take(layout.runner_lock)
-        if lock is not None:
-            return lock
-        if not told:
-            say(f"another runner is at work in {layout.root}; waiting for it to end")
-            told = True
-        stop.wait(IDLE_PAUSE_SECONDS)
-    return None
 
 
 def _open_when_possible(layout: Layout, durability: Durability, stop: Stop) -> Ledger | None:

@@ -1,0 +1,150 @@
+"""One spool as the relay sees it: what is to be sent next, and what is kept once it is acked."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from ledger.errors import EventError, UnknownEvent
+from ledger.events import Event, payload_of
+from streams.kafka.relay import cursor
+from streams.local.process import Say
+from streams.log.reader import Chunk, SpoolReader
+from streams.log.spool import CONSUMED
+from streams.topics import EVENT_TOPICS
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """What was read of one spool from `start` on, and is to be sent before the spool goes on."""
+
+    outbox: "Outbox"
+    start: int
+    chunk: Chunk
+    events: list[Event]
+    """Those of the chunk that may go; fewer only where the rest needs a newer relay."""
+    next_offset: int
+
+
+class Outbox:
+    """A spool with its cursor. Reading gives a `Parcel`; `took` moves on behind one that is acked.
+
+    `behind`: more was relayed than there is. `broken`: it cannot be read to its end. `unknown`: it
+    holds an event of a newer version, so nobody may say what it left open. `failing`: the disk
+    refused; the owner sets and clears it.
+    """
+
+    def __init__(self, directory: Path, say: Say) -> None:
+        self.directory = directory
+        self.name = f"spool/{directory.name}"
+        self.reader = SpoolReader(directory)
+        self._say = say
+        self._said: set[str] = set()
+        known = cursor.load(directory)
+        self.life = cursor.life_of(known or cursor.Cursor())
+        self.position = known.position if known is not None else self._first()
+        self.behind = self.broken = self.unknown = self.failing = False
+        self._stuck = False
+        self._consumed_fd = -1
+        self._told = -1
+
+    def read(self) -> Parcel | None:
+        """What comes next; null if there is nothing. Raises `OSError` if the disk fails."""
+        if self.halted:
+            return None
+        chunk = self.reader.read(self.position)
+        self.broken = chunk.broken is not None
+        if chunk.broken is not None:
+            self.once(f"{self.name}: {chunk.broken}")
+        if chunk.behind and not self.behind:
+            self.behind = True
+            self.once(
+                f"{self.name}: relayed up to {self.position}, but the spool ends before that (a "
+                "power cut took the rest?); Kafka has it"
+            )
+        if chunk.empty and chunk.next_offset == self.position:
+            self._tell_consumed()
+            return None
+        events, end = self._known(chunk)
+        if not events and end == self.position:
+            return None
+        return Parcel(self, self.position, chunk, events, end)
+
+    def took(self, parcel: Parcel) -> None:
+        """Go on behind `parcel`: every record of it is acked, or set aside. Raises `OSError`."""
+        for event in parcel.events:
+            try:
+                self.life.take(event, payload_of(event), parcel.start)
+            except UnknownEvent as newer:
+                self.unknown = True
+                self.once(f"{self.name}: {newer}; it is relayed all the same")
+            except EventError:
+                # The ledger sets it aside with a reason; it neither opens nor ends a request.
+                continue
+        if parcel.next_offset == self.position:
+            self._stuck = True
+            return
+        cursor.save(self.directory, cursor.cursor_of(parcel.next_offset, self.life))
+        self.position = parcel.next_offset
+        self._tell_consumed()
+
+    @property
+    def halted(self) -> bool:
+        """True if the spool cannot be relayed to its end."""
+        return self.broken or self._stuck
+
+    def source(self) -> str | None:
+        """The name of the writer, by its records or else by its file; null if neither tells."""
+        if self.life.source is not None:
+            return self.life.source
+        try:
+            return self.reader.source() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def end(self) -> int:
+        """The logical end of the spool on disk as it is now; 0 if the spool is gone."""
+        try:
+            segments = self.reader.segments()
+        except FileNotFoundError:
+            return 0
+        return segments[-1].end if segments else 0
+
+    def once(self, words: str) -> None:
+        """Say `words` unless this spool has said them before."""
+        if words not in self._said:
+            self._said.add(words)
+            self._say(words)
+
+    def close(self) -> None:
+        """Let go of the open files."""
+        self.reader.close()
+        if self._consumed_fd >= 0:
+            os.close(self._consumed_fd)
+            self._consumed_fd = -1
+
+    def _first(self) -> int:
+        """Without a cursor: the oldest byte that is still there."""
+        segments = self.reader.segments()
+        return segments[0].start if segments else 0
+
+    def _known(self, chunk: Chunk) -> tuple[list[Event], int]:
+        """The events that have a topic here, and the offset behind them."""
+        for number, event in enumerate(chunk.events):
+            if event.topic not in EVENT_TOPICS:
+                self.once(
+                    f"{self.name}: {event.name} belongs to the topic {event.topic}, which this "
+                    "version does not know; upgrade it. The spool is relayed no further, nothing "
+                    "of it is lost"
+                )
+                return chunk.events[:number], self.position
+        return chunk.events, chunk.next_offset
+
+    def _tell_consumed(self) -> None:
+        """Tell the spool's writer how far Kafka is; only after the acks."""
+        if self._told == self.position or self.behind:
+            return
+        if self._consumed_fd < 0:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            self._consumed_fd = os.open(self.directory / CONSUMED, flags, 0o666)
+        os.pwrite(self._consumed_fd, self.position.to_bytes(8, "big"), 0)
+        self._told = self.position

@@ -1,0 +1,377 @@
+"""The relay itself: rounds over all spools of a data directory, each one window to Kafka.
+
+It takes the place of the embedded runner and needs no ledger. What it knows is in the spools and in
+their cursors, so it may be killed at any moment: what is sent again is known by its identity.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ledger.clock import Clock
+from ledger.events import Event
+from ledger.identity import mint_id
+from streams.adoption import abandoned, closed
+from streams.kafka.access import KafkaAccess
+from streams.kafka.letters import NOWHERE, DeadLetter, sent_of
+from streams.kafka.records import record_of
+from streams.kafka.relay.aside import Aside
+from streams.kafka.relay.outbox import Outbox, Parcel
+from streams.kafka.relay.status import Status
+from streams.kafka.relay.window import Outgoing, WindowSender
+from streams.local.layout import Layout
+from streams.local.process import Say
+from streams.local.retention import KEEP_BYTES, carry_out, clear_leftovers, look, plan
+from streams.local.torn import cut_torn_tail
+from streams.log.lock import FileLock, held
+from streams.log.spool import ADOPTED, LOCK, RESERVE, Durability, SpoolWriter, incarnation_of
+
+OWN_RESERVE_BYTES: Final = 1 << 16
+"""The relay's own spool only ever gets closings; all of them together are small."""
+
+LOOK_SECONDS, ADOPT_SECONDS, RETENTION_SECONDS = 0.25, 0.5, 10.0
+"""How often it looks for new spools, for dead ones, and for segments that may go."""
+
+WINDOW_EVENTS_MAX: Final = 8_000
+"""About 4 MB: after this many events a window takes no further spool; the next begins with it."""
+
+DRAFTS_IN_ONE_APPEND: Final = 200
+"""About 150 kB: far below the largest frame, even if every model name is a long one."""
+
+LETTER_BYTES_MAX: Final = 256 * 1024
+"""A refused record goes to the dead letters with its value only if that is no larger."""
+
+
+class Relay:
+    """The work, one round at a time. The caller holds the runner's lock.
+
+    Every method that sends raises `KafkaError` if Kafka takes nothing now, and `OSError` and
+    `SpoolFailed` for the disk; each round can be repeated.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        access: KafkaAccess,
+        sender: WindowSender,
+        clock: Clock,
+        *,
+        say: Say,
+        name: str,
+        keep_bytes: int = KEEP_BYTES,
+        durability: Durability = "process",
+    ) -> None:
+        self._layout = layout
+        self._access = access
+        self._sender = sender
+        self._clock = clock
+        self._say = say
+        self._name = name
+        self._keep_bytes = keep_bytes
+        self._durability = durability
+        self._aside = Aside(layout.root)
+        self._outboxes: dict[str, Outbox] = {}
+        self._settled: set[str] = set()
+        self._unreadable: set[str] = set()
+        self._own: SpoolWriter | None = None
+        self._due = dict.fromkeys(("look", "adopt", "retain"), float("-inf"))
+        self._turn = 0
+        self._waiting: list[Parcel] = []
+        self._sent = self._adopted = 0
+
+    async def step(self) -> bool:
+        """One round: a window of what is new, and what else is due. True if anything moved."""
+        if self._is_due("look", LOOK_SECONDS):
+            self._look()
+        moved = await self._window()
+        if self._is_due("adopt", ADOPT_SECONDS):
+            moved |= await self._adopt()
+        if self._is_due("retain", RETENTION_SECONDS):
+            self._retain()
+        return moved
+
+    async def catch_up(self) -> None:
+        """Send everything that is on disk now, and adopt every spool whose writer is dead.
+
+        What living writers add meanwhile is left for later, so that this comes to an end.
+        """
+        self._look()
+        ends = [(outbox, outbox.end()) for outbox in self._outboxes.values()]
+        while any(o.position < end and not self._stands(o) for o, end in ends):
+            if not await self._window():
+                break
+        if await self._adopt() and self._own is not None:
+            await self._drain(self._outboxes[self._own.directory.name])
+        self._retain()
+
+    def live(self) -> list[str]:
+        """The names of the spools, other than our own, whose writers live."""
+        return [
+            name
+            for name, outbox in self._outboxes.items()
+            if not self._is_own(outbox) and held(outbox.directory / LOCK)
+        ]
+
+    async def close(self) -> None:
+        """The orderly end: close our own source, with its last word in Kafka."""
+        own = self._own
+        try:
+            if own is not None:
+                own.append(closed(own.source, own.last(), self._clock.now(), "itself"))
+                own.sync()
+                outbox = self._outboxes[own.directory.name]
+                await self._drain(outbox)
+                if outbox.position == own.written_bytes():
+                    (own.directory / ADOPTED).touch()
+        finally:
+            self._own = None
+            if own is not None:
+                own.close()
+            for outbox in self._outboxes.values():
+                outbox.close()
+
+    def status(self, fault: str | None) -> Status:
+        """How it does, for the gateway's metrics."""
+        lag = sum(max(0, o.end() - o.position) for o in self._outboxes.values())
+        recorded = [p.events[0].recordedtime for p in self._waiting if p.events]
+        return Status(
+            at=self._clock.now(),
+            lag_bytes=lag,
+            oldest_at=min(recorded, default=None) if lag else None,
+            spools=len(self._outboxes),
+            sent=self._sent,
+            aside=self._aside.count,
+            adopted=self._adopted,
+            fault=fault,
+        )
+
+    def _is_due(self, what: str, every_seconds: float) -> bool:
+        now = self._clock.monotonic()
+        if now - self._due[what] < every_seconds:
+            return False
+        self._due[what] = now
+        return True
+
+    def _look(self) -> None:
+        for directory in self._layout.spool_directories():
+            name = directory.name
+            if name in self._outboxes or name in self._settled:
+                continue
+            try:
+                self._outboxes[name] = Outbox(directory, self._say)
+            except OSError as wrong:
+                if name not in self._unreadable:
+                    self._say(f"{directory} cannot be read: {wrong}; the other spools are")
+                self._unreadable.add(name)
+
+    async def _window(self) -> bool:
+        """Send one window: the next part of each spool, as many as fit. True if there was any."""
+        outboxes = list(self._outboxes.values())
+        start = self._turn % len(outboxes) if outboxes else 0
+        parcels: list[Parcel] = []
+        count = 0
+        for outbox in outboxes[start:] + outboxes[:start]:
+            if count >= WINDOW_EVENTS_MAX:
+                break
+            self._turn += 1
+            parcel = self._read(outbox)
+            if parcel is not None:
+                parcels.append(parcel)
+                count += len(parcel.events)
+        await self._send(parcels)
+        return bool(parcels)
+
+    def _read(self, outbox: Outbox) -> Parcel | None:
+        """The next part of one spool. A disk that fails under one must not stop the others."""
+        try:
+            parcel = outbox.read()
+            outbox.failing = False
+        except OSError as wrong:
+            self._failing(outbox, wrong)
+            return None
+        if parcel is None and not outbox.halted and (outbox.directory / ADOPTED).exists():
+            self._settle(outbox)
+        return parcel
+
+    async def _send(self, parcels: list[Parcel]) -> None:
+        """Send `parcels` as one window; go on behind them once all of it is acked or set aside."""
+        if not parcels:
+            return
+        self._waiting = parcels
+        pairs = [(parcel, event) for parcel in parcels for event in parcel.events]
+        records = [self._outgoing(event) for _, event in pairs]
+        refused = await self._sender.send(records) if records else {}
+        letters = []
+        for index, reason in refused.items():
+            parcel, event = pairs[index]
+            letters.append(self._letter(records[index], reason))
+            if self._aside.event(parcel.outbox.directory.name, event, reason):
+                self._say(
+                    f"{event.name} of {event.topic} is refused by Kafka for good: {reason}; it is "
+                    f"set aside in {self._layout.root / 'aside'}"
+                )
+        letters += [letter for parcel in parcels for letter in self._unreadable_parts(parcel)]
+        if letters:
+            # What the dead letters do not take either is in its file all the same.
+            await self._sender.send(letters)
+        for parcel in parcels:
+            try:
+                parcel.outbox.took(parcel)
+            except OSError as wrong:
+                self._failing(parcel.outbox, wrong)
+        self._sent += len(records) - len(refused)
+        self._waiting = []
+
+    def _unreadable_parts(self, parcel: Parcel) -> Iterator[Outgoing]:
+        """Set aside what of `parcel` is no event."""
+        outbox, missing = parcel.outbox, parcel.chunk.missing
+        spool = outbox.directory.name
+        for bad in parcel.chunk.poison:
+            self._aside.bytes(spool, bad)
+            outbox.once(
+                f"{outbox.name}: the record at offset {bad.offset} is no event and is set aside: "
+                f"{bad.reason}"
+            )
+            where = Outgoing(outbox.name, b"", bad.record, [], self._now_ms())
+            yield self._letter(where, bad.reason, bad.offset)
+        if missing is not None:
+            words = (
+                f"{outbox.name}: bytes {missing.start} to {missing.end} are gone from the disk and "
+                "were not relayed; what they said is missing in Kafka"
+            )
+            outbox.once(words)
+            self._aside.gap(spool, missing, words)
+
+    def _outgoing(self, event: Event) -> Outgoing:
+        record = record_of(event)
+        recorded_ms = int(event.recordedtime.timestamp() * 1000)
+        topic = self._access.topic(record.topic)
+        return Outgoing(topic, record.key, record.value, record.headers, recorded_ms)
+
+    def _letter(self, record: Outgoing, reason: str, offset: int = NOWHERE) -> Outgoing:
+        cut = len(record.value or b"") > LETTER_BYTES_MAX
+        letter = DeadLetter(
+            topic=record.topic,
+            partition=NOWHERE,
+            offset=offset,
+            reason=reason,
+            by="relay",
+            key=record.key,
+            value=None if cut else record.value,
+            headers=record.headers,
+            cut=cut,
+        )
+        sent = sent_of(letter)
+        topic = self._access.topic("dead-letters")
+        return Outgoing(topic, sent.key, sent.value, sent.headers, self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
+    async def _drain(self, outbox: Outbox) -> None:
+        while (parcel := self._read(outbox)) is not None:
+            await self._send([parcel])
+            if outbox.failing:
+                return
+
+    async def _adopt(self) -> bool:
+        """Adopt every spool whose lock is free. True if there was any.
+
+        All of them are sent to their ends before the first is closed: one of them may be that of
+        a relay that had begun to close another.
+        """
+        dead: list[tuple[Outbox, FileLock]] = []
+        try:
+            for outbox in self._outboxes.values():
+                if outbox.directory.exists():
+                    lock = FileLock.take(outbox.directory / LOCK)
+                    if lock is not None:
+                        dead.append((outbox, lock))
+            for outbox, _ in dead:
+                await self._drain(outbox)
+            whole = [o for o, _ in dead if not self._stands(o) and not o.unknown]
+            for outbox in whole:
+                if outbox.directory.name in self._outboxes:
+                    self._close_dead(outbox)
+                    self._settle(outbox)
+            return bool(whole)
+        finally:
+            for _, lock in dead:
+                lock.release()
+
+    def _close_dead(self, dead: Outbox) -> None:
+        """Say what ends all that `dead` left open: first in our own spool, then by the mark.
+
+        Whoever comes later and finds no mark says the same again, under ids of its own.
+        """
+        if not dead.behind:
+            cut_torn_tail(dead.reader, dead.position, dead.name, self._say)
+        source, time = dead.source(), dead.life.last_time
+        if source is not None and time is not None:
+            own = self._own_spool()
+            adopter = incarnation_of(own.source)
+            requests = list(dead.life.open.values())
+            drafts = abandoned(source, requests, adopter)
+            if not dead.life.closed_itself:
+                drafts.append(closed(source, dead.life.last, time, own.source, adopter))
+            for start in range(0, len(drafts), DRAFTS_IN_ONE_APPEND):
+                own.append(*drafts[start : start + DRAFTS_IN_ONE_APPEND])
+            own.sync()
+            if drafts:
+                self._adopted += 1
+                rest = (
+                    f"its {len(requests)} open requests are closed as abandoned, with the last "
+                    "running totals that it wrote"
+                )
+                self._say(f"{source} died; {rest if requests else 'it left no request open'}")
+        (dead.directory / ADOPTED).touch()
+        (dead.directory / RESERVE).unlink(missing_ok=True)
+
+    def _retain(self) -> None:
+        clear_leftovers(self._layout.leftovers(), self._clock.now().timestamp())
+        spools = []
+        for directory in self._layout.spool_directories():
+            outbox = self._outboxes.get(directory.name)
+            if directory.name in self._settled:
+                spools.append(look(directory, consumed=1 << 63, needed_from=None, settled=True))
+            elif outbox is not None:
+                needed = outbox.life.oldest_open()
+                consumed = outbox.position
+                spools.append(look(directory, consumed=consumed, needed_from=needed, settled=False))
+        carry_out(plan(spools, self._keep_bytes))
+
+    def _failing(self, outbox: Outbox, wrong: OSError) -> None:
+        outbox.failing = True
+        if outbox.directory.exists():
+            outbox.once(f"{outbox.name} cannot be read or marked: {wrong}")
+        else:
+            self._drop(outbox)
+            self._say(f"{outbox.name} was removed; what was not sent yet is lost")
+
+    def _settle(self, outbox: Outbox) -> None:
+        """Nothing more will come of this spool: it is adopted, and Kafka has all of it."""
+        self._settled.add(outbox.directory.name)
+        self._drop(outbox)
+
+    def _drop(self, outbox: Outbox) -> None:
+        outbox.close()
+        self._outboxes.pop(outbox.directory.name, None)
+
+    @staticmethod
+    def _stands(outbox: Outbox) -> bool:
+        return outbox.halted or outbox.failing
+
+    def _is_own(self, outbox: Outbox) -> bool:
+        return self._own is not None and outbox.directory == self._own.directory
+
+    def _own_spool(self) -> SpoolWriter:
+        if self._own is None:
+            incarnation = mint_id()
+            self._own = SpoolWriter.create(
+                self._layout.spool(incarnation),
+                f"/relay/{self._name}/{incarnation}",
+                clock=self._clock,
+                reserve_bytes=OWN_RESERVE_BYTES,
+                durability=self._durability,
+            )
+            self._look()
+        return self._own
