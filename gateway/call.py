@@ -105,6 +105,7 @@ class Call:
             self.leased.in_flight -= 1
         if backend is not None:
             backend.in_flight += 1
+            backend.requests += 1
         self.leased = backend
 
     def let_go(self) -> None:

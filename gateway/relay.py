@@ -239,6 +239,7 @@ class Relay:
                 return answer
             why = failure.reason if failure else f"status {answer.status if answer else 0}"
             self._stats.attempts_failed[backend.backend_id, why] += 1
+            backend.failures += 1
             other = self._choose(call, tried) if len(tried) < ATTEMPTS_MAX else None
             if other is None:
                 if answer is not None:
@@ -398,6 +399,8 @@ class Relay:
         stats.overhead.observe(call.overhead(monotonic))
         if call.first_token is not None:
             stats.first_token.observe(call.first_token - call.started)
+            if call.backend is not None:
+                call.backend.first_token(call.first_token - call.started)
         if call.meter is not None:
             stats.chunks += call.meter.chunks
 

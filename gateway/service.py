@@ -1,6 +1,7 @@
 """One serving process: its parts, its heartbeat, and an orderly end.
 
-It reads no SQL and waits for no runner: with the ledger away it serves until its spool is full.
+It reads no SQL and waits for no runner: with the ledger away it serves until its spool is full, and
+with Kafka away it goes on with the keys that it knows.
 """
 
 import asyncio
@@ -15,14 +16,14 @@ from gateway.http.app import Readiness, create_app
 from gateway.http.doors import Desk
 from gateway.http.server import Server, make_server, serve
 from gateway.metrics import GatewayCollector, Gauges, render
+from gateway.observer import Observer
+from gateway.registry import Registry
 from gateway.relay import Relay
 from gateway.settings import Settings
 from gateway.stats import Stats
 from ledger.clock import Clock
-from ledger.errors import LedgerError
 from ledger.events import Draft, SourceClosed, SourceMark
-from streams.errors import SpoolFailed, StreamsError
-from streams.log.registry import RegistryTail
+from streams.errors import SpoolFailed
 from streams.log.spool import SpoolWriter
 
 log = logging.getLogger("tollbook.gateway")
@@ -47,23 +48,24 @@ class Service:
         self,
         settings: Settings,
         journal: SpoolWriter,
-        tail: RegistryTail,
+        registry: Registry,
         backends: Iterable[Backend],
         clock: Clock,
         hash_key: bytes,
         extra_gauges: Callable[[], Iterable[tuple[str, str, dict[str, str], float]]],
+        view_name: str,
     ) -> None:
         self._settings = settings
         self._journal = journal
-        self._tail = tail
+        self._registry = registry
         self._clock = clock
         self._extra_gauges = extra_gauges
-        self._registry_fault: str | None = None
         self._lag: deque[tuple[int, float]] = deque(maxlen=_LAG_POINTS_MAX)
         self._marks = 0
         stats = Stats()
         self._client = HttpClient(connect_seconds=settings.timeouts.connect_seconds)
         self._pool = Pool(list(backends), self._client)
+        self._observer = Observer(view_name, self._pool.backends.values(), journal, clock)
         self.relay = Relay(
             journal,
             self._pool,
@@ -79,7 +81,7 @@ class Service:
             journal=journal,
             clock=clock,
             stats=stats,
-            book=lambda: tail.book,
+            book=registry.book,
             hash_key=hash_key,
             body_bytes_max=settings.gateway.body_bytes_max,
         )
@@ -91,9 +93,10 @@ class Service:
 
     async def run(self, door: socket.socket, on_ready: Callable[["Service"], None]) -> None:
         """Serve connections to `door` until told to stop; then finish what runs and say so."""
-        self._poll_registry()
+        self._registry.start()
         self._mark()
         await self._pool.start()
+        self._registry.poll()
         beat = asyncio.create_task(self._beat())
         beat.add_done_callback(self._beat_ended)
         try:
@@ -106,6 +109,7 @@ class Service:
             self.relay.tick()
             await self._pool.stop()
             await self._client.close()
+            await self._registry.stop()
             self._say_closed()
             self._journal.close()
 
@@ -114,15 +118,15 @@ class Service:
         missing = []
         if self._desk.draining:
             missing.append("the gateway is shutting down")
-        if self._registry_fault is not None:
-            missing.append(f"the registry: {self._registry_fault}")
+        missing += self._registry.waiting_for()
         if not self._journal.room():
             missing.append("room in the spool: the ledger is behind, or the disk is full")
         backends = {
             backend.backend_id: "up" if backend.up else f"down: {backend.fault}"
             for backend in self._pool.backends.values()
         }
-        return Readiness(not missing, tuple(missing), backends)
+        notes = tuple(self._registry.notes())
+        return Readiness(not missing, tuple(missing), backends, notes)
 
     def models_shown(self) -> str:
         """The served models in words, for the start line."""
@@ -151,8 +155,9 @@ class Service:
             now = self._clock.monotonic()
             if now - polled >= REGISTRY_POLL_SECONDS:
                 polled = now
-                self._poll_registry()
+                self._registry.poll()
                 self._measure_lag(now)
+                self._observer.tick()
             if now - marked >= MARK_SECONDS:
                 marked = now
                 self._mark()
@@ -162,17 +167,6 @@ class Service:
         if not beat.cancelled() and beat.exception() is not None:
             log.critical("the heartbeat failed, so this process stops", exc_info=beat.exception())
             self.server.stop()
-
-    def _poll_registry(self) -> None:
-        try:
-            self._tail.poll()
-        except (StreamsError, LedgerError) as wrong:
-            # Known keys go on working; the fault is shown at /health/ready and in the log once.
-            if self._registry_fault != str(wrong):
-                log.error("the registry cannot be read: %s", wrong)
-            self._registry_fault = str(wrong)
-        else:
-            self._registry_fault = None
 
     def _mark(self) -> None:
         accepted = [call.accepted_at for call in self.relay.open.values() if call.accepted_at]
@@ -237,6 +231,7 @@ class Service:
                 label,
                 backend.in_flight,
             )
+        yield from self._registry.gauges()
         yield from self._extra_gauges()
 
 

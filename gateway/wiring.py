@@ -21,6 +21,8 @@ import msgspec
 import uvloop
 
 from gateway.http.server import BACKLOG
+from gateway.kafka_access import access_of
+from gateway.registry import KafkaFed, LocalRegistry, Registry
 from gateway.secrets import hash_key
 from gateway.service import Service, backends_of
 from gateway.settings import Settings, resolve_secret
@@ -126,8 +128,10 @@ def make_service(
     data: Path,
     clock: Clock,
     children: Iterable[Child] = (),
+    number: int | None = None,
 ) -> Service:
-    """The parts of one serving process. Call it inside the running event loop."""
+    """The parts of one serving process, the `number`th of several, or the only one. Call it inside
+    the running event loop."""
     layout = Layout(data)
     incarnation = mint_id()
     journal = SpoolWriter.create(
@@ -148,12 +152,24 @@ def make_service(
     return Service(
         settings,
         journal,
-        RegistryTail(layout.registry_log),
+        registry_of(settings, layout, clock),
         backends_of(settings, resolve_secret),
         clock,
         hash_key(data),
         gauges,
+        settings.gateway.name if number is None else f"{settings.gateway.name}#{number}",
     )
+
+
+def registry_of(settings: Settings, layout: Layout, clock: Clock) -> Registry:
+    """Where this installation's keys and prices come from."""
+    access = access_of(settings.kafka)
+    if access is None:
+        return LocalRegistry(RegistryTail(layout.registry_log))
+    # Only here: an embedded installation needs no Kafka client.
+    from streams.kafka.feed import Feed
+
+    return KafkaFed(Feed(access, layout.feed, clock))
 
 
 def runner_child(settings: Settings, data: Path, clock: Clock) -> Child:
@@ -187,7 +203,7 @@ async def _serve_by_workers(settings: Settings, data: Path, doors: list[socket.s
     workers = [
         Child(
             f"worker {number}",
-            [sys.executable, "-m", "gateway.worker", str(door.fileno()), str(data)],
+            [sys.executable, "-m", "gateway.worker", str(door.fileno()), str(data), str(number)],
             clock,
             first_line=msgspec.json.encode(settings) + b"\n",
             pass_fds=[door.fileno()],
@@ -209,9 +225,9 @@ async def _serve_by_workers(settings: Settings, data: Path, doors: list[socket.s
     await runner.stop(RUNNER_STOP_SECONDS_MAX)
 
 
-async def serve_as_worker(settings: Settings, data: Path, door: socket.socket) -> None:
+async def serve_as_worker(settings: Settings, data: Path, door: socket.socket, number: int) -> None:
     """One of several serving processes: ends at SIGTERM, or when its parent is gone."""
-    service = make_service(settings, data, SystemClock())
+    service = make_service(settings, data, SystemClock(), number=number)
     tune_garbage_collection()
     loop = asyncio.get_running_loop()
 

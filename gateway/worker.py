@@ -1,4 +1,5 @@
-"""Entry of one of several serving processes: `python -m gateway.worker FD DATA`, settings on stdin.
+"""Entry of one of several serving processes: `python -m gateway.worker FD DATA NUMBER`, with the
+settings on standard input.
 
 It is started by `gateway.wiring` and is no command of its own.
 """
@@ -20,13 +21,13 @@ from gateway.wiring import serve_as_worker
 def main() -> None:
     """Serve on the inherited socket until SIGTERM or the end of standard input."""
     logging.basicConfig(level=logging.INFO, format="tollbook: %(message)s", stream=sys.stderr)
-    descriptor, data = int(sys.argv[1]), Path(sys.argv[2])
+    descriptor, data, number = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     settings = msgspec.json.decode(_line(sys.stdin.fileno()), type=Settings)
     with (
         socket.socket(fileno=descriptor) as door,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(serve_as_worker(settings, data, door))
+        runner.run(serve_as_worker(settings, data, door, number))
 
 
 def _line(descriptor: int) -> bytes:

@@ -19,11 +19,16 @@ SECRET_CHARACTERS_MIN = 12
 """A shorter key is a placeholder such as EMPTY; to hide it would only mangle texts that say it."""
 
 
+FIRST_TOKENS = 8
+"""The moving average of times to the first token forgets the older half in about five answers."""
+
+
 class Backend:
     """One model server. `models` null means that any name is passed on to it.
 
     `known` are names that it serves for sure: those that were set, or that it listed itself.
-    `secret` is what no answer may show.
+    `secret` is what no answer may show. `requests` and `failures` count this gateway's attempts.
+    `first_token_us` is a moving average of answers here, null before the first.
     """
 
     __slots__ = (
@@ -32,10 +37,13 @@ class Backend:
         "authorization",
         "backend_id",
         "engine",
+        "failures",
         "fault",
+        "first_token_us",
         "in_flight",
         "known",
         "models",
+        "requests",
         "secret",
         "up",
         "url",
@@ -58,7 +66,8 @@ class Backend:
         self.engine: Engine = engine or "openai"
         self.models: frozenset[str] | None = None if any_model else frozenset(models or ())
         self.known = self.models or frozenset()
-        self.in_flight = 0
+        self.in_flight = self.requests = self.failures = 0
+        self.first_token_us: int | None = None
         self.up = False
         self.fault: str | None = "it was not asked yet"
         self._fixed_engine = engine is not None
@@ -87,6 +96,11 @@ class Backend:
     def failed(self, reason: str) -> None:
         """It did not answer: others go first until it is heard of again."""
         self.up, self.fault = False, reason
+
+    def first_token(self, seconds: float) -> None:
+        """Note how long an answer took to its first chunk with text."""
+        came, known = int(seconds * 1_000_000), self.first_token_us
+        self.first_token_us = came if known is None else known + (came - known) // FIRST_TOKENS
 
     def view(self) -> BackendView:
         """What routing may know of it at this moment."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.cli.failure import Stop
+from gateway.cli.place import Place
 from gateway.cli.progress import progress
 from ledger.clock import SystemClock
 from ledger.events import Draft
@@ -20,6 +21,8 @@ from ledger.identity import mint_id
 
 if TYPE_CHECKING:
     from ledger.sql.session import Ledger
+    from streams.kafka.access import KafkaAccess
+    from streams.kafka.registry import KafkaRegistry
 
 MARKS: Final = frozenset({"spool", "registry", "ledger.db", "runner.lock", "secrets", "exports"})
 """Any of these makes a directory one of ours."""
@@ -46,67 +49,91 @@ def for_writing(data: Path) -> Path:
     return data
 
 
-def registry(data: Path) -> Book:
-    """Keys and prices as the registry log has them now; no lock is taken, no ledger needed."""
+def make_ready(place: Place) -> Place:
+    """`place`, whose data directory is there if it needs one. Raises `Stop`."""
+    if not (place.shared_ledger and place.kafka):
+        for_writing(place.data)
+    return place
+
+
+def registry(place: Place) -> Book:
+    """Keys and prices as the registry log has them now; no lock is taken, no ledger needed.
+
+    Raises `KafkaError` where the log is on Kafka and cannot be reached.
+    """
+    access = place.kafka
+    if access is not None:
+        from streams.kafka.registry import KafkaRegistry
+
+        return KafkaRegistry(access, _source(), clock=SystemClock()).read()
     from streams.local.layout import Layout
     from streams.log.registry import RegistryTail
 
-    tail = RegistryTail(Layout(data).registry_log)
+    tail = RegistryTail(Layout(for_reading(place.data)).registry_log)
     tail.poll()
     return tail.book
 
 
-def change_registry(data: Path, make: Callable[[Book], Draft]) -> Book:
+def change_registry(place: Place, make: Callable[[Book], Draft]) -> Book:
     """Append what `make` makes of the newest book. Raises `RegistryRefused` with the reason."""
+    access = place.kafka
+    if access is not None:
+        from streams.kafka.registry import KafkaRegistry
+
+        return KafkaRegistry(access, _source(), clock=SystemClock()).append(make)
     from streams.local.layout import Layout
     from streams.log.registry import RegistryLog
 
-    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "host"
-    source = f"/cli/{host}/{mint_id()}"
-    return RegistryLog(Layout(data).registry, source, clock=SystemClock()).append(make)
+    directory = Layout(for_writing(place.data)).registry
+    return RegistryLog(directory, _source(), clock=SystemClock()).append(make)
 
 
-def key_names(data: Path) -> Mapping[str, str]:
+def key_names(place: Place) -> Mapping[str, str]:
     """The names of keys by id. Without a ledger nothing has a name."""
-    from streams.local.layout import Layout
-
-    path = Layout(data).ledger
-    if not path.exists():
+    target = place.ledger_target
+    if isinstance(target, Path) and not target.exists():
         return {}
     from ledger.sql.names import names_of
     from ledger.sql.session import open_ledger
 
-    with open_ledger(path, readonly=True) as ledger, ledger.read() as read:
+    with open_ledger(target, readonly=True) as ledger, ledger.read() as read:
         return names_of(read, "key")
 
 
-def name_key(data: Path, key_id: str, name: str) -> None:
+def name_key(place: Place, key_id: str, name: str) -> None:
     """Give a key its name. The ledger is made or migrated if need be."""
     from ledger.sql.names import set_name
     from ledger.sql.session import open_ledger
-    from streams.local.layout import Layout
 
-    with open_ledger(Layout(data).ledger) as ledger, ledger.write() as tx:
+    with open_ledger(place.ledger_target) as ledger, ledger.write() as tx:
         set_name(tx, "key", key_id, name)
 
 
 @contextmanager
-def current_ledger(data: Path, *, readonly: bool = True) -> Iterator["Ledger"]:
-    """The ledger, after everything that dead processes left behind has been taken in."""
+def current_ledger(place: Place, *, readonly: bool = True) -> Iterator["Ledger"]:
+    """The ledger. In embedded mode everything that dead processes left behind is taken in first;
+    with Kafka it is what the writer has brought so far."""
     from ledger.sql.session import open_ledger
-    from streams.local.layout import Layout
 
-    catch_up(for_reading(data))
-    with open_ledger(Layout(data).ledger, readonly=readonly) as ledger:
+    if place.embedded:
+        catch_up(place)
+    with open_ledger(place.ledger_target, readonly=readonly) as ledger:
         yield ledger
 
 
-def catch_up(data: Path) -> None:
+def catch_up(place: Place) -> None:
     """Do the runner's work once if no runner is at it; else it is not behind by much."""
     from streams.local.runner import run_once
 
+    data = for_reading(place.data)
     with progress("bringing the ledger up to date") as tell:
-        run_once(data, keep_bytes=KEEP_EVERYTHING, progress=tell)
+        run_once(data, keep_bytes=KEEP_EVERYTHING, progress=tell, ledger=place.ledger_target)
+
+
+def _source() -> str:
+    """The source of the events that this command writes."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "host"
+    return f"/cli/{host}/{mint_id()}"
 
 
 def _refuse_strangers(data: Path) -> None:

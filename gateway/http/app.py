@@ -20,12 +20,14 @@ from ledger.clock import Clock
 from ledger.identity import mint_id
 
 
-class Readiness(msgspec.Struct, frozen=True):
-    """Whether new requests are welcome. `waiting_for` says in words what is missing."""
+class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether new requests are welcome. `waiting_for` says in words what is missing, `notes` what
+    somebody should know all the same."""
 
     ready: bool
     waiting_for: tuple[str, ...]
     backends: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def create_app(
