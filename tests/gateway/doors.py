@@ -89,12 +89,14 @@ def door(
 
 
 def facts(data: Path) -> list[tuple[Event, Payload]]:
-    """Every event in the spools of `data`, oldest spool first."""
+    """Every event in the spools of `data`, oldest spool first, but for observations of backends,
+    which come by themselves."""
     found = []
     for directory in Layout(data).spool_directories():
         reader, offset = SpoolReader(directory), 0
         while (chunk := reader.read(offset)).events:
-            found += [(event, payload_of(event)) for event in chunk.events]
+            events = [event for event in chunk.events if event.topic != "backends"]
+            found += [(event, payload_of(event)) for event in events]
             offset = chunk.next_offset
         reader.close()
     return found

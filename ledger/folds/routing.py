@@ -1,0 +1,98 @@
+"""What one gateway sees of one backend, as every other gateway may read it. Pure.
+
+There is one view for each pair of backend and gateway. A view has an epoch, the incarnation of the
+gateway that wrote it, and it expires: an expired one says nothing, never that a backend is down.
+"""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from ledger.events import BackendObserved, Event
+
+SILENT_MS: Final = 30_000
+"""An incarnation that was silent for so long gives way to any other one, even one whose machine has
+a clock that is behind, so that it seems older. By the broker's clock."""
+GONE_MS: Final = 86_400_000
+"""A view that was not renewed for so long is taken away, by the broker's clock."""
+
+
+class RoutingView(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest `BackendObserved` of one gateway of one backend; its fields mean the same here.
+
+    `source` is the gateway's process (the epoch) and `sequence` its own number of this view.
+    `observed_at` and `expires_at` are by that gateway's clock, `appended_ms` by the broker's.
+    """
+
+    backend_id: str
+    gateway: str
+    up: bool
+    source: str
+    sequence: int
+    observed_at: datetime
+    expires_at: datetime
+    appended_ms: int
+    offset: int
+    fault: str | None = None
+    in_flight: int = 0
+    requests: int = 0
+    failures: int = 0
+    first_token_us: int | None = None
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(RoutingView)
+
+
+def view_bytes(view: RoutingView) -> bytes:
+    """The value of `view`: the same bytes for the same state."""
+    return _encoder.encode(view)
+
+
+def view_of(value: bytes) -> RoutingView:
+    """The view in a value. Raises `msgspec.DecodeError` for bytes that are none."""
+    return _decoder.decode(value)
+
+
+def view_key(said: BackendObserved) -> str:
+    """The key of this view in the topic routing-state."""
+    return f"{said.backend_id}/{said.gateway}"
+
+
+def fold_view(
+    view: RoutingView | None, event: Event, said: BackendObserved, offset: int, appended_ms: int
+) -> RoutingView | None:
+    """The view after one observation; null if it is older than what is known, or was seen."""
+    if view is not None and not _newer(view, event, offset, appended_ms):
+        return None
+    return RoutingView(
+        backend_id=said.backend_id,
+        gateway=said.gateway,
+        up=said.up,
+        source=event.source,
+        sequence=event.sequence,
+        observed_at=event.time,
+        expires_at=said.expires_at,
+        appended_ms=appended_ms,
+        offset=offset,
+        fault=said.fault,
+        in_flight=said.in_flight,
+        requests=said.requests,
+        failures=said.failures,
+        first_token_us=said.first_token_us,
+    )
+
+
+def is_gone(view: RoutingView, now_ms: int) -> bool:
+    """True if nobody has renewed this view for a day."""
+    return now_ms - view.appended_ms > GONE_MS
+
+
+def _newer(view: RoutingView, event: Event, offset: int, appended_ms: int) -> bool:
+    if offset <= view.offset:
+        return False
+    if event.source == view.source:
+        return event.sequence > view.sequence
+    later = event.source.rpartition("/")[2] > view.source.rpartition("/")[2]
+    return later or appended_ms - view.appended_ms > SILENT_MS

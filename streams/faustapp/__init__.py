@@ -1,0 +1,1 @@
+"""Faust fetches records and shares out partitions. What the records add up to is elsewhere."""
