@@ -26,6 +26,7 @@ VERBS: Final = {
     "audit": "gateway.cli.audit",
     "rebuild": "gateway.cli.rebuild",
     "spool": "gateway.cli.spool",
+    "worker": "gateway.cli.worker",
     "demo": "gateway.cli.demo",
     "runner": "gateway.cli.runner",
 }
