@@ -131,9 +131,12 @@ def _postgres(url: URL, *, readonly: bool) -> Engine:
             return
         # READ COMMITTED, so that what is read after the wait is what the writer before it wrote.
         # A writer whose process was stopped or cut off loses its place: the server ends it.
+        busy_ms, abandoned_ms = (
+            round(seconds * 1000) for seconds in (BUSY_SECONDS_MAX, ABANDONED_SECONDS_MAX)
+        )
         connection.exec_driver_sql(
-            f"SET LOCAL lock_timeout = '{BUSY_SECONDS_MAX * 1000:.0f}ms';"
-            f"SET LOCAL idle_in_transaction_session_timeout = '{ABANDONED_SECONDS_MAX}s';"
+            f"SET LOCAL lock_timeout = {busy_ms};"
+            f"SET LOCAL idle_in_transaction_session_timeout = {abandoned_ms};"
             f"SELECT pg_advisory_xact_lock({WRITER_LOCK})"
         )
 

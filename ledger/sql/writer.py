@@ -157,6 +157,9 @@ def _sort(events: Iterable[Event], said: Iterable[Said]) -> tuple[list[Fact], li
             raise payload
         if event.topic in tables.NOT_TAKEN_TOPICS:
             continue
+        if _NUL in f"{event.id}{event.source}{event.subject}{event.topic}{event.type}":
+            broken.append(Aside(_without_nul(event), "its envelope holds a NUL, which no text has"))
+            continue
         if isinstance(payload, EventError):
             broken.append(Aside(event, str(payload)))
             continue
@@ -173,8 +176,25 @@ def _sort(events: Iterable[Event], said: Iterable[Said]) -> tuple[list[Fact], li
     return facts, broken
 
 
+_NUL = "\0"
+"""The one character that Postgres keeps in no text; SQLite is held to the same."""
+
+
+def _without_nul(event: Event) -> Event:
+    """`event` under a name that can be stored, to be set aside."""
+    texts = {name: getattr(event, name) for name in ("id", "source", "subject", "topic", "type")}
+    return msgspec.structs.replace(
+        event, **{name: text.replace(_NUL, "\ufffd") for name, text in texts.items()}
+    )
+
+
 def _fault(event: Event, payload: Payload) -> str | None:
     """Why an event that decodes can still not count; null if it can."""
+    # In JSON a NUL is always written so; in the data itself it harms nothing.
+    if b"\\u0000" in bytes(event.data):
+        for name, value in msgspec.structs.asdict(payload).items():
+            if isinstance(value, str) and _NUL in value:
+                return f"its {name} holds a NUL, which no text has"
     if event.topic != payload.TOPIC:
         return f"{event.type} belongs to the topic {payload.TOPIC}, not {event.topic}"
     if isinstance(payload, REQUEST_TYPES) and not event.id.startswith(payload.request_id + "/"):
@@ -240,7 +260,7 @@ def _set_poison_aside(tx: WriteSession, batch: Batch, noticed_us: int) -> int:
             {
                 "log": batch.log,
                 "log_offset": one.offset,
-                "reason": one.reason,
+                "reason": one.reason.replace(_NUL, "\ufffd"),
                 "record": one.record,
                 "noticed_us": noticed_us,
             },

@@ -193,6 +193,8 @@ def test_conflicts_within_one_batch_are_seen(ledger: Ledger) -> None:
         ({"topic": "sources"}, "belongs to the topic requests"),
         ({"id": "r2/accepted"}, "does not begin with its request's, r1/"),
         ({"data": msgspec.Raw(b'{"request_id": 7}')}, "Expected `str`"),
+        ({"id": "r1/acc\0epted"}, "its envelope holds a NUL"),
+        ({"source": f"{SOURCE}\0"}, "its envelope holds a NUL"),
         ({"data": msgspec.Raw(b'{"request_id": "r1", "x": "\xff"}')}, "missing required field"),
     ],
 )
@@ -208,6 +210,26 @@ def test_an_event_that_cannot_count_is_set_aside(
     assert reason in said
     with ledger.read() as read:
         assert audit(read).findings[0].check == "set aside"
+
+
+def test_a_text_that_a_database_cannot_keep_is_set_aside(ledger: Ledger) -> None:
+    """Postgres refuses a NUL; one such event must neither stop the writer nor be lost silently."""
+    bad, good = scribed([say.accepted("r1", model="a\0b"), say.accepted("r2")])
+    feeder = Feeder(ledger)
+    assert feeder.feed([bad, good]) == Written(inserted=1, conflicts=1)
+    ((_, _, reason),) = conflicts(ledger)
+    assert reason == "its model holds a NUL, which no text has"
+    poison = Poison(0, "not an event: a\0b", b"a\0b")
+    assert Feeder(ledger, "other").feed([], [poison]) == Written(conflicts=1)
+
+
+def test_a_nul_that_only_the_data_holds_is_kept(ledger: Ledger) -> None:
+    (event,) = scribed([say.accepted("r1")])
+    data = msgspec.Raw(bytes(event.data)[:-1] + b', "later": "a\\u0000b"}')
+    assert Feeder(ledger).feed([replace(event, data=data)]) == Written(inserted=1)
+    with ledger.read() as read:
+        assert read.value(select(tables.events.c.data)).encode() == bytes(data)
+        assert audit(read).clean
 
 
 def test_data_that_is_no_text_is_set_aside(ledger: Ledger) -> None:

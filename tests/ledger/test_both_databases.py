@@ -1,0 +1,166 @@
+"""What SQLite and Postgres must do alike, each in its own way: transactions, and the same bytes."""
+
+import random
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+
+from gateway.dev.postgres import Postgres
+from ledger.clock import SystemClock
+from ledger.errors import LedgerUnavailable
+from ledger.events import Event
+from ledger.export.month import export_month
+from ledger.sql import engines, tables
+from ledger.sql.bill import bill
+from ledger.sql.hashes import projection_hash
+from ledger.sql.names import erase_name, names_of, set_name
+from ledger.sql.session import Ledger, open_ledger
+from ledger.sql.writer import Batch, LedgerWriter
+from tests.ledger.ledgers import Make, count
+from tests.support import events as say
+from tests.support.books import Books
+from tests.support.events import START, Scribe
+
+META = tables.meta
+
+
+def note(ledger: Ledger, key: str) -> None:
+    with ledger.write() as tx:
+        tx.execute(insert(META), {"key": key, "value": ""})
+
+
+def test_a_reader_sees_one_moment_and_does_not_wait(ledger: Ledger) -> None:
+    note(ledger, "a")
+    with ledger.read() as read:
+        assert len(read.rows(select(META))) == 1
+        note(ledger, "b")
+        assert len(read.rows(select(META))) == 1
+    assert count(ledger, META) == 2
+
+
+def test_a_reader_does_not_see_what_is_not_committed(ledger: Ledger) -> None:
+    with ledger.write() as tx:
+        tx.execute(insert(META), {"key": "a", "value": ""})
+        assert count(ledger, META) == 0
+    assert count(ledger, META) == 1
+
+
+def test_a_block_that_raises_writes_nothing_and_frees_the_ledger(ledger: Ledger) -> None:
+    with pytest.raises(ZeroDivisionError), ledger.write() as tx:
+        tx.execute(insert(META), {"key": "a", "value": ""})
+        raise ZeroDivisionError
+    note(ledger, "b")
+    with ledger.read() as read:
+        assert [row.key for row in read.rows(select(META))] == ["b"]
+
+
+def test_a_writer_reads_what_the_one_before_it_wrote(ledger: Ledger) -> None:
+    """Each adds one to a number that it has read: none is lost, whoever waits for whom."""
+    with ledger.write() as tx:
+        tx.execute(insert(META), {"key": "n", "value": "0"})
+
+    def add() -> None:
+        for _ in range(15):
+            with ledger.write() as tx:
+                value = int(tx.value(select(META.c.value)))
+                tx.execute(META.update().values(value=str(value + 1)))
+
+    threads = [threading.Thread(target=add) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with ledger.read() as read:
+        assert read.value(select(META.c.value)) == "45"
+
+
+def test_names_are_given_changed_and_erased(ledger: Ledger) -> None:
+    with ledger.write() as tx:
+        set_name(tx, "key", "k-1", "Ada")
+        set_name(tx, "key", "k-1", "Ada Łovelace 🧮")
+        set_name(tx, "backend", "k-1", "the big one")
+    with ledger.read() as read:
+        assert names_of(read, "key") == {"k-1": "Ada Łovelace 🧮"}
+    with ledger.write() as tx:
+        assert erase_name(tx, "key", "k-1")
+        assert not erase_name(tx, "key", "k-1")
+
+
+def story(seed: int) -> list[Event]:
+    """A month of many keys, some of whose names sort otherwise in a language than by bytes."""
+    dice = random.Random(seed)
+    scribe = Scribe()
+    prices = {"uncached_in": "0.5", "cached_in": "0.05", "other_out": "1.250001"}
+    events = scribe.write_all(
+        say.key_issued("key-1"), say.price("p-1", prices), say.mark(scribe.source, 1, START, {})
+    )
+    keys = ["a-b", "ab", "A-B", "Ä", "ä", "a b", "_", "zz", "Z"]
+    for n in range(60):
+        at = START + timedelta(minutes=dice.randrange(20_000))
+        usage = say.tokens(dice.randrange(1000), dice.randrange(50), dice.randrange(10**9))
+        events += scribe.write_all(*say.life(f"r-{n}", at, dice.choice(keys), usage=usage))
+    events += scribe.write_all(say.abandoned("r-lost"), say.accepted("r-open"))
+    return events
+
+
+def test_the_same_events_give_the_same_rows_bill_and_bytes_in_both(
+    seed: int, postgres_url: str, tmp_path: Path
+) -> None:
+    events = story(seed)
+    found: list[tuple[Any, ...]] = []
+    for target in (tmp_path / "ledger.db", postgres_url):
+        with open_ledger(target) as ledger:
+            order = random.Random(seed + len(found)).sample(events, len(events))
+            LedgerWriter(ledger, SystemClock()).write(Batch("log", 0, len(order), order))
+            done = export_month(ledger, "2026-11", tmp_path / ledger.dialect)
+            files = {path.name: path.read_bytes() for path in done.directory.iterdir()}
+            with ledger.read() as read:
+                bills = bill(read, None, ("key", "model", "day"))
+                found.append((projection_hash(read), bills, files))
+    assert len(found[0][1]) > 9 and len(found[0][2]) > 2
+    assert found[0] == found[1]
+
+
+def test_a_locked_ledger_is_told_in_words(
+    make_ledger: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "BUSY_SECONDS_MAX", 0.1)
+    with (
+        make_ledger(tmp_path, "ledger") as ledger,
+        ledger.write(),
+        pytest.raises(LedgerUnavailable, match="written by another process"),
+        ledger.write(),
+    ):
+        pass
+
+
+def test_a_postgres_that_is_killed_is_told_in_words_and_loses_nothing(
+    own_postgres: Postgres,
+) -> None:
+    with open_ledger(own_postgres.create_database("ledger")) as ledger:
+        note(ledger, "before")
+        with pytest.raises(LedgerUnavailable, match="broke off"), ledger.write() as tx:
+            tx.execute(insert(META), {"key": "lost", "value": ""})
+            own_postgres.kill()
+            with tx.savepoint():
+                tx.execute(insert(META), {"key": "lost too", "value": ""})
+        with pytest.raises(LedgerUnavailable, match="cannot be reached"):
+            note(ledger, "nobody is there")
+        own_postgres.start()
+        note(ledger, "after")
+        with ledger.read() as read:
+            keys = read.rows(select(META.c.key).order_by(META.c.key))
+    assert [row.key for row in keys] == ["after", "before"]
+
+
+def test_exports_hold_no_database(books: Books) -> None:
+    """Nothing of a file says which database it came from."""
+    books.add(*say.life("r-1"))
+    done = export_month(books.ledger, "2026-11", books.exports)
+    for path in done.directory.iterdir():
+        data = path.read_bytes().lower()
+        assert b"sqlite" not in data and b"postgres" not in data
