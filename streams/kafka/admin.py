@@ -4,6 +4,7 @@ Making is idempotent: what is there stays as it is and is checked. A wrong parti
 never be mended in place, because keys would move: it stops the start with words.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -19,6 +20,9 @@ from streams.kafka.access import KafkaAccess, client_options
 from streams.topics import TOPICS, Topic
 
 CREATE_MS: Final = 30_000
+SEEN_LOOKS_MAX: Final = 100
+SEEN_PAUSE_SECONDS: Final = 0.1
+"""A broker hears of a new topic a moment after the controller has made it."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -46,7 +50,7 @@ async def create_topics(access: KafkaAccess) -> list[str]:
         missing = [topic for topic in TOPICS.values() if found[topic.name] is None]
         if missing:
             await _create(client, access, missing)
-            found = await _found(client, access)
+            found = await _found_all(client, access)
     _refuse(faults(found, access))
     return [topic.on_kafka(access.prefix) for topic in missing]
 
@@ -140,6 +144,16 @@ async def _create(client: AIOKafkaAdminClient, access: KafkaAccess, missing: lis
             raise KafkaError(
                 f"Kafka refused to make the topic {name}: {rest[0] if rest else error}"
             )
+
+
+async def _found_all(client: AIOKafkaAdminClient, access: KafkaAccess) -> dict[str, Found | None]:
+    """What was just made, as soon as the broker that is asked has heard of all of it."""
+    for _ in range(SEEN_LOOKS_MAX):
+        found = await _found(client, access)
+        if None not in found.values():
+            break
+        await asyncio.sleep(SEEN_PAUSE_SECONDS)
+    return found
 
 
 async def _found(client: AIOKafkaAdminClient, access: KafkaAccess) -> dict[str, Found | None]:
