@@ -1,8 +1,9 @@
 """The closed list of metrics, in Prometheus's text form. Read when asked, counted in `stats`."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -92,12 +93,40 @@ class GatewayCollector(Collector):
         yield _histogram(
             "tollbook_overhead_seconds", "Time spent in the gateway itself.", stats.overhead
         )
+        yield from GaugeCollector(self._gauges).collect()
+
+
+class GaugeCollector(Collector):
+    """A process that has nothing but gauges."""
+
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        """Every gauge as it stands now."""
         families: dict[str, GaugeMetricFamily] = {}
         for name, about, labels, value in self._gauges.read():
             if name not in families:
                 families[name] = GaugeMetricFamily(name, about, labels=tuple(labels))
             families[name].add_metric(tuple(labels.values()), value)
         yield from families.values()
+
+
+@contextmanager
+def serving(gauges: Gauges, host: str, port: int) -> Iterator[None]:
+    """Serve `gauges` at `http://HOST:PORT/metrics` from a thread, for a process without doors.
+
+    Raises `OSError` if the address cannot be had.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(GaugeCollector(gauges))
+    server, thread = start_http_server(port, host, registry)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def render(collector: Collector) -> bytes:

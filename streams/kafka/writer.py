@@ -154,6 +154,12 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
         self._away = False
         self._lose_place()
 
+    def age_seconds(self, view: LogView) -> float:
+        """How long ago Kafka took the last record that was read here; 0 before the first."""
+        if view.timestamp is None:
+            return 0.0
+        return max(0.0, self._clock.now().timestamp() - view.timestamp / 1000)
+
     def _lose_place(self) -> None:
         """What was fetched and not written counts no more: ask the ledger where to read."""
         self._generation += 1
