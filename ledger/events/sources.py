@@ -23,7 +23,8 @@ class SourceMark(Payload, frozen=True, kw_only=True):
 class SourceClosed(Payload, frozen=True, kw_only=True):
     """`closed_source` will never write again; `last` is its last sequence of each topic.
 
-    `by` is `itself` for an orderly stop, or the source that adopted its spool.
+    `by` is `itself` for an orderly stop, the source that adopted its spool, or `operator: REASON`
+    where a person said so of a source that never comes back.
     """
 
     TYPE: ClassVar[str] = "tollbook.source.closed.v1"

@@ -1,17 +1,59 @@
-"""What the ledger knows of one source: whether it is closed, how far it got, what it left open.
+"""What the ledger knows of a source: whether it is closed, how far it got, what it left open.
 
-For whoever adopts a dead source's spool. It reads, and writes nothing.
+For whoever adopts a dead source's spool, and for an operator. It reads, and writes nothing.
 """
 
 from datetime import datetime
 
-from sqlalchemy import select
+import msgspec
+from sqlalchemy import func, select
 
 from ledger.clock import from_us
 from ledger.folds.requests import RequestRow
 from ledger.sql import tables
 from ledger.sql.rows import request_of
 from ledger.sql.session import ReadSession
+
+
+class SourceState(msgspec.Struct, frozen=True, kw_only=True):
+    """One source: its first and last mark, by whom it was closed and when, the last sequence of
+    each topic, and how many of its requests have no end. Null is what nothing told of yet."""
+
+    source: str
+    first_mark: datetime | None = None
+    last_mark: datetime | None = None
+    closed_at: datetime | None = None
+    closed_by: str | None = None
+    last: dict[str, int] = {}
+    open: int = 0
+
+
+def source_states(read: ReadSession) -> list[SourceState]:
+    """Every source that the ledger has heard of, in the order of their names."""
+    table, topics, requests = tables.sources, tables.source_topics, tables.requests
+    told = {row.source: row for row in read.rows(select(table))}
+    last: dict[str, dict[str, int]] = {}
+    for row in read.rows(select(topics).order_by(topics.c.source, topics.c.topic)):
+        last.setdefault(row.source, {})[row.topic] = row.last_sequence
+    counted = select(requests.c.source, func.count()).where(requests.c.state == "open")
+    open_now: dict[str, int] = dict(read.rows(counted.group_by(requests.c.source)))
+
+    def moment(source: str, column: str) -> datetime | None:
+        us = getattr(told.get(source), column, None)
+        return None if us is None else from_us(us)
+
+    return [
+        SourceState(
+            source=source,
+            first_mark=moment(source, "first_us"),
+            last_mark=moment(source, "last_mark_us"),
+            closed_at=moment(source, "closed_us"),
+            closed_by=getattr(told.get(source), "closed_by", None),
+            last=last.get(source, {}),
+            open=open_now.get(source, 0),
+        )
+        for source in sorted(told.keys() | last.keys())
+    ]
 
 
 def closed_by(read: ReadSession, source: str) -> str | None:
