@@ -21,8 +21,6 @@ from ledger.identity import mint_id
 
 if TYPE_CHECKING:
     from ledger.sql.session import Ledger
-    from streams.kafka.access import KafkaAccess
-    from streams.kafka.registry import KafkaRegistry
 
 MARKS: Final = frozenset({"spool", "registry", "ledger.db", "runner.lock", "secrets", "exports"})
 """Any of these makes a directory one of ours."""
@@ -51,7 +49,7 @@ def for_writing(data: Path) -> Path:
 
 def make_ready(place: Place) -> Place:
     """`place`, whose data directory is there if it needs one. Raises `Stop`."""
-    if not (place.shared_ledger and place.kafka):
+    if place.embedded or not place.shared_ledger:
         for_writing(place.data)
     return place
 
@@ -65,7 +63,7 @@ def registry(place: Place) -> Book:
     if access is not None:
         from streams.kafka.registry import KafkaRegistry
 
-        return KafkaRegistry(access, _source(), clock=SystemClock()).read()
+        return KafkaRegistry(access, cli_source(), clock=SystemClock()).read()
     from streams.local.layout import Layout
     from streams.log.registry import RegistryTail
 
@@ -80,12 +78,12 @@ def change_registry(place: Place, make: Callable[[Book], Draft]) -> Book:
     if access is not None:
         from streams.kafka.registry import KafkaRegistry
 
-        return KafkaRegistry(access, _source(), clock=SystemClock()).append(make)
+        return KafkaRegistry(access, cli_source(), clock=SystemClock()).append(make)
     from streams.local.layout import Layout
     from streams.log.registry import RegistryLog
 
     directory = Layout(for_writing(place.data)).registry
-    return RegistryLog(directory, _source(), clock=SystemClock()).append(make)
+    return RegistryLog(directory, cli_source(), clock=SystemClock()).append(make)
 
 
 def key_names(place: Place) -> Mapping[str, str]:
@@ -130,7 +128,7 @@ def catch_up(place: Place) -> None:
         run_once(data, keep_bytes=KEEP_EVERYTHING, progress=tell, ledger=place.ledger_target)
 
 
-def _source() -> str:
+def cli_source() -> str:
     """The source of the events that this command writes."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "host"
     return f"/cli/{host}/{mint_id()}"
