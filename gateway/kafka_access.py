@@ -21,7 +21,7 @@ def access_of(settings: KafkaSettings) -> KafkaAccess | None:
         key_file=settings.key_file,
         sasl_mechanism=settings.sasl_mechanism,
         username=settings.sasl_username,
-        password=None if password is None else resolve_secret(password),
+        password=None if password is None else resolve_secret(password, "the password for Kafka"),
         prefix=settings.prefix,
         partitions=settings.partitions,
         replication=settings.replication,

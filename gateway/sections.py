@@ -303,7 +303,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             check_bootstrap(address)
         check_topic_prefix(self.prefix)
         if self.sasl_password is not None:
-            check_reference(self.sasl_password)
+            check_reference(self.sasl_password, "the password for Kafka")
         if self.bootstrap and self.security.startswith("sasl"):
             missing = [n for n in ("sasl_username", "sasl_password") if getattr(self, n) is None]
             if missing:

@@ -120,7 +120,7 @@ class Service:
             missing.append("the gateway is shutting down")
         missing += self._registry.waiting_for()
         if not self._journal.room():
-            missing.append("room in the spool: the ledger is behind, or the disk is full")
+            missing.append("room in the spool: ledger or Kafka is behind, or the disk is full")
         backends = {
             backend.backend_id: "up" if backend.up else f"down: {backend.fault}"
             for backend in self._pool.backends.values()

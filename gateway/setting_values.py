@@ -79,7 +79,8 @@ def check_models(models: tuple[str, ...]) -> None:
         raise SettingsError('models holds "*" and more; "*" alone already means any name')
 
 
-def check_reference(reference: str) -> None:
+def check_reference(reference: str, what: str = "a backend's key") -> None:
+    """Refuse what is neither env:NAME nor file:PATH; `what` it stands for is for the message."""
     kind, _, place = reference.partition(":")
     if kind == "env" and _ENV.fullmatch(place):
         return
@@ -87,8 +88,8 @@ def check_reference(reference: str) -> None:
         return
     # The text is not repeated: it may be the secret itself.
     raise SettingsError(
-        "the key of a backend is given by a reference, env:NAME or file:PATH, never by the key "
-        "itself; put the key into an environment variable or a file and name that"
+        f"{what} is given by a reference, env:NAME or file:PATH, never by itself; "
+        "put it into an environment variable or a file and name that"
     )
 
 
@@ -109,7 +110,7 @@ def check_topic_prefix(prefix: str) -> None:
 def check_ledger_url(url: str) -> None:
     """A Postgres URL without a password, or a reference to one that may have it."""
     if url.startswith(("env:", "file:")):
-        check_reference(url)
+        check_reference(url, "the address of the ledger")
         return
     # The address is not repeated: it may hold a password.
     if not url.startswith("postgresql+psycopg://"):
@@ -128,17 +129,17 @@ def check_ledger_url(url: str) -> None:
         )
 
 
-def check_secret(secret: str, where: str) -> str:
-    """`secret` without space around it, if it can be sent in a header as a key.
+def check_secret(secret: str, where: str, what: str = "a backend's key") -> str:
+    """`secret` without space around it, if it is one line of plain characters, as a key is.
 
     Raises `SettingsError`, which says where it was found and never what it is.
     """
     secret = secret.strip()
     if not secret:
-        raise SettingsError(f"{where} is empty; put the backend's key there")
+        raise SettingsError(f"{where} is empty; put {what} there")
     if len(secret) > SECRET_BYTES_MAX or not (secret.isascii() and secret.isprintable()):
         raise SettingsError(
-            f"what {where} holds is not a key: a key is one line of plain characters, "
+            f"what {where} holds is not {what}: that is one line of plain characters, "
             f"at most {SECRET_BYTES_MAX}"
         )
     return secret

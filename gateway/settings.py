@@ -33,6 +33,7 @@ from gateway.setting_values import (
 )
 
 __all__ = [
+    "CONFIG_DEFAULT",
     "SECTIONS",
     "BackendSettings",
     "Field",
@@ -45,6 +46,7 @@ __all__ = [
     "TimeoutSettings",
     "cache_folder",
     "fields",
+    "ledger_url_of",
     "load_settings",
     "normal_url",
     "parse_size",
@@ -52,6 +54,9 @@ __all__ = [
     "settings_from",
     "size_text",
 ]
+
+CONFIG_DEFAULT: Final = Path("tollbook.toml")
+"""What is read where no file is named, if it is in the working directory."""
 
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 
@@ -172,19 +177,19 @@ def settings_from(raw: Mapping[str, object]) -> Settings:
         raise SettingsError(_reworded(str(wrong))) from wrong
 
 
-def resolve_secret(reference: str) -> str:
-    """The secret that `reference` (`env:NAME` or `file:PATH`) stands for.
+def resolve_secret(reference: str, what: str = "a backend's key") -> str:
+    """The secret that `reference` (`env:NAME` or `file:PATH`) stands for; `what` is for messages.
 
     Raises `SettingsError` if it is not there or could not be sent in a header; no message ever
     holds the secret or a part of it.
     """
-    check_reference(reference)
+    check_reference(reference, what)
     kind, _, place = reference.partition(":")
     if kind == "env":
         found = os.environ.get(place)
         if found is None:
             raise SettingsError(
-                f"the environment variable {place} is not set, but a backend's key is said to be "
+                f"the environment variable {place} is not set, but {what} is said to be "
                 f"in it ({reference}); set it before starting"
             )
     else:
@@ -193,10 +198,19 @@ def resolve_secret(reference: str) -> str:
                 found = file.read(SECRET_BYTES_MAX + 1)
         except (OSError, UnicodeDecodeError) as wrong:
             reason = wrong.strerror if isinstance(wrong, OSError) else "it is not text"
-            raise SettingsError(
-                f"the key of a backend cannot be read from {place}: {reason}"
-            ) from None
-    return check_secret(found, reference)
+            raise SettingsError(f"{what} cannot be read from {place}: {reason}") from None
+    return check_secret(found, reference, what)
+
+
+def ledger_url_of(settings: LedgerSettings) -> str | None:
+    """The address of the ledger, which may hold a password; null for SQLite in the data directory.
+
+    Raises `SettingsError` if it is not where it is said to be.
+    """
+    url = settings.url
+    if url is None or not url.startswith(("env:", "file:")):
+        return url
+    return resolve_secret(url, "the address of the ledger")
 
 
 def _toml(value: object, kind: str) -> str | None:

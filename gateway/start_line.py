@@ -10,20 +10,22 @@ BYTES_PER_REQUEST = 1500
 """What one plain request takes in the spool (accepted, attempted, finished); a test holds it."""
 
 REQUESTS_PER_SECOND = 10
-"""The load for which the start line states how long an outage of the ledger is covered."""
+"""The load for which the start line states how long an outage of what takes it is covered."""
 
 
 def start_line(settings: Settings, port: int, models: str | None) -> str:
     """One line for a person; the address stands first, so that it can be copied."""
-    gateway, spool = settings.gateway, settings.spool
+    gateway, spool, kafka = settings.gateway, settings.spool, settings.kafka
+    taker = "Kafka" if kafka.bootstrap else "the ledger"
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
     many = len(settings.backends) != 1
     parts = [
         f"serving http://{host}:{port}/v1 ({reach(gateway.host)})",
         f"{len(settings.backends)} backend{'s' if many else ''}",
         *([models] if models else []),
+        *([f"Kafka at {','.join(kafka.bootstrap)}, {kafka.prefix}.*"] if kafka.bootstrap else []),
         f"spool limit {size_text(spool.limit_bytes)}, which covers {covered(spool.limit_bytes)} "
-        f"without the ledger at {REQUESTS_PER_SECOND} requests/s",
+        f"without {taker} at {REQUESTS_PER_SECOND} requests/s",
     ]
     return "tollbook: " + "; ".join(parts)
 
@@ -38,7 +40,7 @@ def reach(host: str) -> str:
 
 
 def covered(limit_bytes: int) -> str:
-    """How long an outage of the ledger fits into the spool, at the stated load."""
+    """How long an outage of the ledger or Kafka fits into the spool, at the stated load."""
     seconds = limit_bytes // (BYTES_PER_REQUEST * REQUESTS_PER_SECOND)
     if seconds < 120:
         return f"about {seconds} s"

@@ -1,7 +1,8 @@
 """Settings to real objects and processes: with the worker's entry, the only place that does it.
 
 One worker: this process serves. Several: it binds the door, starts a process for each worker and
-only watches them. Either way it keeps the data directory's runner alive.
+only watches them. Either way it keeps alive what empties the spools: the embedded runner, or the
+relay to Kafka.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ import uvloop
 from gateway.http.server import BACKLOG
 from gateway.kafka_access import access_of
 from gateway.registry import KafkaFed, LocalRegistry, Registry
+from gateway.relayed import relay_gauges
 from gateway.secrets import hash_key
 from gateway.service import Service, backends_of
 from gateway.settings import Settings, resolve_secret
@@ -37,7 +39,7 @@ from streams.log.spool import SpoolWriter
 log = logging.getLogger("tollbook")
 
 RUNNER_STOP_SECONDS_MAX = 20.0
-"""At the end the runner takes the rest of the spool into the ledger; that is seconds at most."""
+"""At the end the runner or relay takes the rest of the spool; that is seconds at most."""
 
 ENDING_SECONDS_MAX = 10.0
 """Beyond a worker's grace: closing its spool and its connections."""
@@ -148,6 +150,8 @@ def make_service(
             label = {"process": child.name}
             yield "tollbook_process_up", "1 if the process runs.", label, child.alive
             yield "tollbook_process_restarts", "Times it was restarted.", label, child.restarts
+        if settings.kafka.bootstrap:
+            yield from relay_gauges(data, clock)
 
     return Service(
         settings,
@@ -172,18 +176,37 @@ def registry_of(settings: Settings, layout: Layout, clock: Clock) -> Registry:
     return KafkaFed(Feed(access, layout.feed, clock))
 
 
+def emptier(settings: Settings, data: Path, clock: Clock) -> Child:
+    """What empties the data directory's spools: the relay if Kafka is set, else the runner."""
+    make = relay_child if settings.kafka.bootstrap else runner_child
+    return make(settings, data, clock)
+
+
+def relay_child(settings: Settings, data: Path, clock: Clock) -> Child:
+    """The data directory's relay: spools to Kafka, in its own process."""
+    argv = [sys.executable, "-m", "gateway.cli.main", "relay", "--data", str(data)]
+    return Child(
+        "relay",
+        [*argv, "--settings-on-stdin", "--stop-on-stdin-eof"],
+        clock,
+        first_line=msgspec.json.encode(settings) + b"\n",
+    )
+
+
 def runner_child(settings: Settings, data: Path, clock: Clock) -> Child:
     """The data directory's runner: spools to ledger, in its own process."""
     argv = [sys.executable, "-m", "gateway.cli.main", "runner", "--data", str(data)]
     argv += ["--keep-bytes", str(settings.spool.keep_bytes)]
     argv += ["--durability", settings.spool.durability, "--name", settings.gateway.name]
+    if settings.ledger.url is not None:
+        argv += ["--ledger", settings.ledger.url]
     return Child("runner", [*argv, "--stop-on-stdin-eof"], clock)
 
 
 async def _serve_here(settings: Settings, data: Path, doors: list[socket.socket]) -> None:
     (door,) = doors
     clock = SystemClock()
-    runner = runner_child(settings, data, clock)
+    runner = emptier(settings, data, clock)
     service = make_service(settings, data, clock, [runner])
     tune_garbage_collection()
     runner.start()
@@ -199,7 +222,7 @@ async def _serve_here(settings: Settings, data: Path, doors: list[socket.socket]
 
 async def _serve_by_workers(settings: Settings, data: Path, doors: list[socket.socket]) -> None:
     clock = SystemClock()
-    runner = runner_child(settings, data, clock)
+    runner = emptier(settings, data, clock)
     workers = [
         Child(
             f"worker {number}",

@@ -6,7 +6,6 @@ It is started by `gateway.wiring` and is no command of its own.
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 import uvloop
 
 from gateway.settings import Settings
+from gateway.supervisor.line import read_line
 from gateway.wiring import serve_as_worker
 
 
@@ -22,23 +22,12 @@ def main() -> None:
     """Serve on the inherited socket until SIGTERM or the end of standard input."""
     logging.basicConfig(level=logging.INFO, format="tollbook: %(message)s", stream=sys.stderr)
     descriptor, data, number = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    settings = msgspec.json.decode(_line(sys.stdin.fileno()), type=Settings)
+    settings = msgspec.json.decode(read_line(sys.stdin.fileno()), type=Settings)
     with (
         socket.socket(fileno=descriptor) as door,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         runner.run(serve_as_worker(settings, data, door, number))
-
-
-def _line(descriptor: int) -> bytes:
-    """One line, read unbuffered, so that the end of the pipe is still seen later."""
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(descriptor, 65536)
-        if not part:
-            raise SystemExit("the parent was gone before it had said what to do")
-        line += part
-    return line
 
 
 if __name__ == "__main__":

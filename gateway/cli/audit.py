@@ -13,8 +13,9 @@ import click
 
 from gateway.cli.data import current_ledger
 from gateway.cli.failure import EXIT_FAILED
-from gateway.cli.options import data_option, json_option
+from gateway.cli.options import json_option
 from gateway.cli.output import json_text, printable
+from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
 
 
 @click.command("audit", short_help="Compare spools, ledger, projections and exports.")
-@data_option
+@place_option
 @json_option
-def command(data: Path, as_json: bool) -> int:
+def command(place: Place, as_json: bool) -> int:
     """Compare spools, ledger, projections and exports. Exit code 1 and the differences if they
     part. Works on a live gateway, up to where its ledger stands."""
     from ledger.audit import audit
     from ledger.export.manifest import exports
     from streams.local.layout import Layout
 
-    layout = Layout(data)
+    layout = Layout(place.data)
     with (
-        current_ledger(data) as ledger,
+        current_ledger(place) as ledger,
         progress("auditing") as tell,
         ledger.read() as read,
     ):

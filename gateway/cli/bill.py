@@ -1,7 +1,6 @@
 """`tollbook bill`: what a month cost, by key, model and day, with how each count was obtained."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,11 +10,11 @@ from gateway.cli.options import (
     GROUPS,
     MONTH,
     csv_option,
-    data_option,
     json_option,
     one_format,
 )
 from gateway.cli.output import Cell, Column, Table, json_text, show
+from gateway.cli.place import Place, place_option
 from ledger.clock import SystemClock
 from ledger.events import BUCKETS
 
@@ -45,14 +44,14 @@ BASIS_WORDS: Final = {
 )
 @csv_option
 @json_option
-@data_option
+@place_option
 def command(
-    month: str | None, by: tuple[str, ...], as_csv: bool, as_json: bool, data: Path
+    month: str | None, by: tuple[str, ...], as_csv: bool, as_json: bool, place: Place
 ) -> None:
     """Print the bill of a month: tokens, requests and exact cost, a line for each basis."""
     one_format(as_json, as_csv)
     month = month or f"{SystemClock().now():%Y-%m}"
-    with current_ledger(data) as ledger, ledger.read() as read:
+    with current_ledger(place) as ledger, ledger.read() as read:
         from ledger.sql.bill import bill
 
         lines = bill(read, month, by)

@@ -20,9 +20,11 @@ from gateway.cli.failure import EXIT_FAILED, Stop
 from gateway.cli.keys import issue
 from gateway.cli.options import json_option
 from gateway.cli.output import Column, Table, cell_text, json_text, show
+from gateway.cli.place import Place
 from gateway.cli.prices import per_bucket, per_million, publish
 from gateway.demo.errors import DemoFailed
 from gateway.secrets import put_secret
+from gateway.settings import Settings
 from ledger.clock import SystemClock
 from ledger.events import BUCKETS
 from ledger.folds.book import price_at
@@ -111,19 +113,19 @@ def prepare(data: Path, port: int, backend_port: int, now: datetime, tell: "Tell
     from gateway.demo.story import Plan
 
     tell("making two keys and prices")
-    for_writing(data)
+    place = Place(for_writing(data), Settings())
     keys, key_ids = {}, {}
     for name in USERS:
         key_ids[name], keys[name] = mint_id(), mint_secret()
         draft = issue(key_ids[name], keys[name], None, now)
-        name_key(data, key_ids[name], name)
-        change_registry(data, lambda book, draft=draft: draft)  # type: ignore[misc]
+        name_key(place, key_ids[name], name)
+        change_registry(place, lambda book, draft=draft: draft)  # type: ignore[misc]
     alone: dict[str, str | None] = dict.fromkeys(BUCKETS)
     prices = per_bucket(PRICE_IN, PRICE_OUT, alone | {"cached_in": PRICE_CACHED_IN})
-    standing = price_at(registry(data), MODEL, now)
+    standing = price_at(registry(place), MODEL, now)
     if standing is None or per_million(standing) != prices:
         price_id = mint_id()
-        change_registry(data, lambda book: publish(book, price_id, MODEL, prices, "USD", now, now))
+        change_registry(place, lambda book: publish(book, price_id, MODEL, prices, "USD", now, now))
     server_key = mint_secret()
     return Plan(
         data=data,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.data import current_ledger
-from gateway.cli.options import MONTH, data_option, json_option
+from gateway.cli.options import MONTH, json_option
 from gateway.cli.output import Column, Table, json_text, show
+from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
 from ledger.clock import SystemClock
 
@@ -31,17 +32,17 @@ CHANGES = {
     metavar="DIR",
     help="Where the month's directory goes. Default: exports in the data directory.",
 )
-@data_option
+@place_option
 @json_option
-def command(month: str | None, out: Path | None, data: Path, as_json: bool) -> None:
+def command(month: str | None, out: Path | None, place: Place, as_json: bool) -> None:
     """Export a month as Parquet with a manifest: counts, sums and SHA-256. A second run of the
     same facts gives the same bytes."""
     month = month or f"{SystemClock().now():%Y-%m}"
     from ledger.export.month import export_month
     from streams.local.layout import Layout
 
-    with current_ledger(data) as ledger, progress(f"exporting {month}") as tell:
-        done = export_month(ledger, month, out or Layout(data).exports, progress=tell)
+    with current_ledger(place) as ledger, progress(f"exporting {month}") as tell:
+        done = export_month(ledger, month, out or Layout(place.data).exports, progress=tell)
     if as_json:
         click.echo(
             json_text(

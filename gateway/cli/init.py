@@ -9,9 +9,8 @@ from typing import Final
 import click
 
 from gateway.cli.failure import Stop
-from gateway.settings import Field, fields
+from gateway.settings import CONFIG_DEFAULT, Field, fields
 
-CONFIG_DEFAULT: Final = Path("tollbook.toml")
 _WIDTH: Final = 96
 
 _HEAD: Final = """\
@@ -24,11 +23,17 @@ _BACKEND: Final = """\
 """
 
 _EXAMPLES: Final = {
-    "url": '"http://127.0.0.1:8000"',
-    "name": '"gpu-1"',
-    "key": '"env:BACKEND_KEY"',
+    ("backends", "url"): '"http://127.0.0.1:8000"',
+    ("backends", "name"): '"gpu-1"',
+    ("backends", "key"): '"env:BACKEND_KEY"',
+    ("ledger", "url"): '"postgresql+psycopg://tollbook@db.example/tollbook"',
+    ("kafka", "ca_file"): '"kafka-ca.pem"',
+    ("kafka", "cert_file"): '"tollbook.pem"',
+    ("kafka", "key_file"): '"tollbook.key"',
+    ("kafka", "sasl_username"): '"tollbook"',
+    ("kafka", "sasl_password"): '"env:KAFKA_PASSWORD"',
 }
-"""What stands for the settings of a backend that have no default."""
+"""What stands, as a comment, for the settings that have no default."""
 
 
 @click.command("init", short_help="Write a commented tollbook.toml.")
@@ -59,20 +64,20 @@ def config_text(table: Iterable[Field]) -> str:
     parts = [_HEAD]
     for section, group in groupby(table, key=lambda field: field.section):
         if section == "backends":
-            lines = "\n".join(_lines(group, _EXAMPLES))
+            lines = "\n".join(_lines(group))
             example = textwrap.indent(f"[[backends]]\n{lines}", "# ", lambda line: True)
             parts.append(_BACKEND + "\n".join(line.rstrip() for line in example.split("\n")))
         else:
-            parts.append("\n".join([f"[{section}]", *_lines(group, {})]))
+            parts.append("\n".join([f"[{section}]", *_lines(group)]))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
-def _lines(table: Iterable[Field], examples: dict[str, str]) -> Iterator[str]:
+def _lines(table: Iterable[Field]) -> Iterator[str]:
     for field in table:
         choices = f" One of: {', '.join(field.choices)}." if field.choices else ""
         for line in textwrap.wrap(field.about + choices, _WIDTH):
             yield f"# {line}"
-        value = field.default or examples[field.name]
-        # What need not be given stays a comment when the example is put to use.
-        optional = "# " if examples and not field.required else ""
-        yield f"{optional}{field.name} = {value}"
+        value = field.default or _EXAMPLES[field.section, field.name]
+        # In a block that is itself a comment, what need not be given stays one when it is used.
+        optional = field.default is None or field.section == "backends"
+        yield f"{'# ' if optional and not field.required else ''}{field.name} = {value}"

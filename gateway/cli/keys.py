@@ -3,22 +3,21 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 import click
 
 from gateway.cli.data import (
     change_registry,
-    for_reading,
-    for_writing,
     key_names,
+    make_ready,
     name_key,
     registry,
 )
 from gateway.cli.failure import Stop
-from gateway.cli.options import NAMES, data_option, json_option
+from gateway.cli.options import NAMES, json_option
 from gateway.cli.output import Column, Table, json_text, pairs_text, show
+from gateway.cli.place import Place, place_option
 from gateway.setting_values import nearest
 from ledger.clock import SystemClock
 from ledger.events import Draft, KeyIssued, KeyRevoked
@@ -37,9 +36,9 @@ def command() -> None:
 @command.command("create")
 @click.option("--name", required=True, metavar="NAME", help="Who or what the key is for.")
 @click.option("--models", type=NAMES, metavar="A,B", help="Models it may use. Default: every one.")
-@data_option
+@place_option
 @json_option
-def create(name: str, models: tuple[str, ...] | None, data: Path, as_json: bool) -> None:
+def create(name: str, models: tuple[str, ...] | None, place: Place, as_json: bool) -> None:
     """Issue a key and show its secret, this once. A running gateway knows it within a second."""
     name = checked_name(name)
     if models is not None and "*" in models:
@@ -47,8 +46,8 @@ def create(name: str, models: tuple[str, ...] | None, data: Path, as_json: bool)
     key_id, secret = mint_id(), mint_secret()
     draft = issue(key_id, secret, models, SystemClock().now())
     # The name first: if it cannot be kept, there is no key that nobody knows by name.
-    name_key(for_writing(data), key_id, name)
-    change_registry(data, lambda book: draft)
+    name_key(make_ready(place), key_id, name)
+    change_registry(place, lambda book: draft)
     if as_json:
         click.echo(json_text({"id": key_id, "key": secret, "name": name, "models": models}))
         return
@@ -63,12 +62,12 @@ def create(name: str, models: tuple[str, ...] | None, data: Path, as_json: bool)
 
 
 @command.command("list")
-@data_option
+@place_option
 @json_option
-def list_keys(data: Path, as_json: bool) -> None:
+def list_keys(place: Place, as_json: bool) -> None:
     """List the keys: id, name, models, when issued and revoked. Never a secret or its hash."""
-    names = key_names(for_reading(data))
-    keys = sorted(registry(data).keys.values(), key=lambda key: (key.issued_at, key.key_id))
+    names = key_names(place)
+    keys = sorted(registry(place).keys.values(), key=lambda key: (key.issued_at, key.key_id))
     if as_json:
         click.echo(json_text({"keys": [key_json(key, names) for key in keys]}))
     else:
@@ -77,14 +76,14 @@ def list_keys(data: Path, as_json: bool) -> None:
 
 @command.command("revoke")
 @click.argument("which", metavar="ID|NAME")
-@data_option
+@place_option
 @json_option
-def revoke_key(which: str, data: Path, as_json: bool) -> None:
+def revoke_key(which: str, place: Place, as_json: bool) -> None:
     """Revoke a key: a running gateway refuses it within a second. What it used stays billed."""
-    names = key_names(for_reading(data))
-    key = find_key(registry(data), names, which)
+    names = key_names(place)
+    key = find_key(registry(place), names, which)
     now = SystemClock().now()
-    book = change_registry(data, lambda book: revoke(book.keys[key.key_id], now))
+    book = change_registry(place, lambda book: revoke(book.keys[key.key_id], now))
     if as_json:
         click.echo(json_text(key_json(book.keys[key.key_id], names)))
     else:

@@ -26,9 +26,13 @@ VERBS: Final = {
     "audit": "gateway.cli.audit",
     "rebuild": "gateway.cli.rebuild",
     "spool": "gateway.cli.spool",
+    "sources": "gateway.cli.sources",
+    "write": "gateway.cli.write",
     "worker": "gateway.cli.worker",
+    "dead-letters": "gateway.cli.dead_letters",
     "demo": "gateway.cli.demo",
     "runner": "gateway.cli.runner",
+    "relay": "gateway.cli.relay",
 }
 """Verb to the module that holds it as `command`, in the order of the help text."""
 

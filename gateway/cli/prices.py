@@ -3,14 +3,14 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 import click
 
-from gateway.cli.data import change_registry, for_reading, for_writing, registry
-from gateway.cli.options import INSTANT, PRICE, Parsed, data_option, json_option
+from gateway.cli.data import change_registry, registry
+from gateway.cli.options import INSTANT, PRICE, Parsed, json_option
 from gateway.cli.output import Column, Table, json_text, show
+from gateway.cli.place import Place, place_option
 from ledger.amounts import decimal_text
 from ledger.clock import SystemClock
 from ledger.events import BUCKETS, Draft, PricePublished
@@ -58,7 +58,7 @@ def command() -> None:
     metavar="INSTANT",
     help="From when on: 2026-11-01 or 2026-11-01T08:00:00Z. Default: now. It may be past.",
 )
-@data_option
+@place_option
 @json_option
 def set_price(
     model: str,
@@ -71,7 +71,7 @@ def set_price(
     other_out: str | None,
     currency: str | None,
     begin: datetime | None,
-    data: Path,
+    place: Place,
     as_json: bool,
 ) -> None:
     """Publish the price of MODEL ('*': every model without its own) for a million tokens.
@@ -94,7 +94,7 @@ def set_price(
     now = SystemClock().now()
     price_id = mint_id()
     book = change_registry(
-        for_writing(data),
+        place,
         lambda book: publish(book, price_id, model, given, currency, begin or now, now),
     )
     price = next(one for one in book.prices if one.price_id == price_id)
@@ -105,12 +105,12 @@ def set_price(
 
 
 @command.command("list")
-@data_option
+@place_option
 @json_option
-def list_prices(data: Path, as_json: bool) -> None:
+def list_prices(place: Place, as_json: bool) -> None:
     """List every price that was ever published, and which of them stands now."""
     prices = sorted(
-        registry(for_reading(data)).prices,
+        registry(place).prices,
         key=lambda price: (price.model, price.effective_from, price.version),
     )
     states = standing(prices, SystemClock().now())

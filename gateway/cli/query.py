@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 
 import click
 import msgspec
 
 from gateway.cli.data import current_ledger
-from gateway.cli.options import csv_option, data_option, json_option, one_format
+from gateway.cli.options import csv_option, json_option, one_format
 from gateway.cli.output import Cell, Column, Table, json_text, show
+from gateway.cli.place import Place, place_option
 
 NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "DECIMAL", "DOUBLE", "FLOAT", "U")
 """How the types begin that stand to the right in a table. U: the unsigned ones, and UHUGEINT."""
@@ -20,16 +20,16 @@ NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "DECIMAL", "DO
 @click.argument("sql")
 @csv_option
 @json_option
-@data_option
-def command(sql: str, as_csv: bool, as_json: bool, data: Path) -> None:
+@place_option
+def command(sql: str, as_csv: bool, as_json: bool, place: Place) -> None:
     """Answer a SELECT over the ledger (requests, usage_hourly, events, keys, prices, names, bill)
     and the exported months (exports). Nothing can be changed by it."""
     one_format(as_json, as_csv)
     from ledger.export.query import run_query
     from streams.local.layout import Layout
 
-    with current_ledger(data) as ledger:
-        result = run_query(ledger, Layout(data).exports, sql)
+    with current_ledger(place) as ledger:
+        result = run_query(ledger, Layout(place.data).exports, sql)
     if as_json:
         rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
         click.echo(json_text({"columns": result.columns, "rows": rows}))

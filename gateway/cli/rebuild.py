@@ -1,14 +1,14 @@
 """`tollbook rebuild`: everything that is derived, made again from the events."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.data import current_ledger
 from gateway.cli.failure import EXIT_FAILED
-from gateway.cli.options import data_option, json_option
+from gateway.cli.options import json_option
 from gateway.cli.output import Column, Table, json_text, show
+from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ SHOWN_DIGITS = 16
 
 
 @click.command("rebuild", short_help="Make every projection again from the events.")
-@data_option
+@place_option
 @json_option
-def command(data: Path, as_json: bool) -> int:
+def command(place: Place, as_json: bool) -> int:
     """Drop every projection and replay the events: the hashes must be what they were.
 
     Works on a live gateway, whose runner waits meanwhile. Exit code 1 if a projection was not what
@@ -29,7 +29,7 @@ def command(data: Path, as_json: bool) -> int:
     """
     from ledger.sql.rebuild import rebuild
 
-    with current_ledger(data, readonly=False) as ledger, progress("replaying events") as tell:
+    with current_ledger(place, readonly=False) as ledger, progress("replaying events") as tell:
         done = rebuild(ledger, progress=tell)
     if as_json:
         click.echo(

@@ -14,17 +14,20 @@ from gateway.setting_values import MIB
 @click.option("--keep-bytes", type=click.IntRange(0), default=256 * MIB, show_default=True)
 @click.option("--durability", type=click.Choice(["process", "power"]), default="process")
 @click.option("--name", default="runner", show_default=True)
+@click.option("--ledger", metavar="URL")
 @click.option("--stop-on-stdin-eof", is_flag=True)
 def command(
     data: Path,
     keep_bytes: int,
     durability: Literal["process", "power"],
     name: str,
+    ledger: str | None,
     stop_on_stdin_eof: bool,
 ) -> int:
     """Take spools and registry into the ledger until SIGTERM. One per data directory works; a
     second one waits for it to end."""
     from gateway.cli.data import for_writing
+    from gateway.settings import LedgerSettings, ledger_url_of
     from streams.local.runner import run_forever
 
     return run_forever(
@@ -33,4 +36,5 @@ def command(
         durability=durability,
         stop_on_stdin_eof=stop_on_stdin_eof,
         name=name,
+        ledger=ledger_url_of(LedgerSettings(url=ledger)),
     )

@@ -7,11 +7,11 @@ import click
 import msgspec
 
 from gateway.cli.data import for_writing
-from gateway.cli.init import CONFIG_DEFAULT
-from gateway.cli.options import NAMES, data_option
+from gateway.cli.options import NAMES
+from gateway.cli.place import place_of, server_options
 from gateway.secrets import put_secret
 from gateway.setting_values import check_secret
-from gateway.settings import BackendSettings, Settings, SettingsError, load_settings
+from gateway.settings import BackendSettings, Settings, SettingsError
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +52,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     type=click.Choice(["process", "power"]),
     help="What a write survives: the end of any process, or also a power cut.",
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Configuration. Default: tollbook.toml, if it is there and no --backend is given.",
-)
-@data_option
+@server_options
 def command(
     backends: tuple[str, ...],
     keys: tuple[str, ...],
@@ -67,12 +61,14 @@ def command(
     port: int | None,
     workers: int | None,
     durability: Literal["process", "power"] | None,
-    config: Path | None,
     data: Path,
+    config: Path | None,
+    kafka: str | None,
+    ledger: str | None,
 ) -> int:
-    """Serve the OpenAI-compatible door until SIGTERM or Ctrl-C."""
-    if config is None and not backends and CONFIG_DEFAULT.exists():
-        config = CONFIG_DEFAULT
+    """Serve the OpenAI-compatible door until SIGTERM or Ctrl-C. With --backend, the configuration
+    file of the working directory is not read."""
+    place = place_of(data, config, kafka, ledger, here=not backends)
     flags = Flags(
         backends=backends,
         models=models,
@@ -81,7 +77,7 @@ def command(
         workers=workers,
         durability=durability,
     )
-    settings = with_flags(load_settings(config), flags)
+    settings = with_flags(place.settings, flags)
     if not settings.backends:
         raise click.UsageError(
             "no backend is given; give --backend URL, or write [[backends]] into a tollbook.toml "

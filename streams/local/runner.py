@@ -270,8 +270,10 @@ def run_once(
     durability: Durability = "process",
     name: str = "cli",
     progress: Progress | None = None,
+    ledger: Path | str | None = None,
 ) -> bool:
-    """Bring the ledger of `data` up to date once, adoption included. Blocks until it is.
+    """Bring the ledger of `data` up to date once, adoption included. Blocks until it is. `ledger`
+    is a path or URL for `open_ledger`; null is the file in `data`.
 
     False if a runner is at work there: then it is up to date within moments anyway. Raises
     `RunnerError` if there is no data directory or its disk fails, and what the ledger raises.
@@ -284,10 +286,10 @@ def run_once(
         if lock is None:
             return False
         try:
-            with open_ledger(layout.ledger, durability=durability) as ledger:
+            with open_ledger(ledger or layout.ledger, durability=durability) as opened:
                 runner = Runner(
                     layout,
-                    ledger,
+                    opened,
                     SystemClock(),
                     say=say,
                     name=name,
@@ -314,8 +316,10 @@ def run_forever(
     durability: Durability = "process",
     stop_on_stdin_eof: bool = False,
     name: str = "runner",
+    ledger: Path | str | None = None,
 ) -> int:
     """Be the runner of `data` until SIGTERM, Ctrl-C, or the end of standard input if so asked.
+    `ledger` is as for `run_once`.
 
     Waits while another runner is at work. Returns the exit code: 0 for an orderly end, 1 if the
     last round failed and something is left for the next runner.
@@ -329,13 +333,13 @@ def run_forever(
     if lock is None:
         return 0
     try:
-        ledger = _open_when_possible(layout, durability, stop)
-        if ledger is None:
+        opened = _open_when_possible(ledger or layout.ledger, durability, stop)
+        if opened is None:
             return 1
-        with ledger:
+        with opened:
             runner = Runner(
                 layout,
-                ledger,
+                opened,
                 SystemClock(),
                 say=say,
                 name=name,
@@ -347,11 +351,11 @@ def run_forever(
         lock.release()
 
 
-def _open_when_possible(layout: Layout, durability: Durability, stop: Stop) -> Ledger | None:
+def _open_when_possible(target: Path | str, durability: Durability, stop: Stop) -> Ledger | None:
     pause = IDLE_PAUSE_SECONDS
     while True:
         try:
-            return open_ledger(layout.ledger, durability=durability)
+            return open_ledger(target, durability=durability)
         except LedgerError as wrong:
             say(f"{wrong}; trying again, the spools keep everything meanwhile")
         if stop.asked or stop.parent_gone:

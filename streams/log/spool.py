@@ -194,7 +194,7 @@ class SpoolWriter:
         return self._end
 
     def unconsumed_bytes(self) -> int:
-        """Bytes that the ledger has not taken, as of at most a quarter of a second ago."""
+        """Bytes that neither ledger nor Kafka has taken, as of at most a quarter of a second ago."""
         now = self._clock.monotonic()
         if now - self._looked_at >= CONSUMED_AGE_SECONDS_MAX or self._looked_at < 0:
             self._looked_at = now
@@ -295,8 +295,8 @@ class SpoolWriter:
         if self._refuse_until >= 0:
             raise SpoolFull("the disk of the spool is full; new requests wait until it has space")
         raise SpoolFull(
-            f"the ledger is {self.unconsumed_bytes()} bytes behind, the limit of the spool is "
-            f"{self._limit_bytes}; new requests wait until the runner has caught up"
+            f"ledger or Kafka is {self.unconsumed_bytes()} bytes behind, the limit of the spool is "
+            f"{self._limit_bytes}; new requests wait until it has caught up"
         )
 
 

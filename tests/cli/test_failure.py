@@ -33,7 +33,15 @@ def test_a_known_failure_has_words(wrong: Exception, words: str) -> None:
 
 def test_a_module_of_ours_that_is_missing_is_a_bug() -> None:
     assert explain(ModuleNotFoundError("no", name="ledger.nowhere")) is None
-    assert set(EXTRAS.values()) == {"ledger", "export", "gateway", "demo"}
+    assert set(EXTRAS.values()) == {
+        "ledger",
+        "export",
+        "gateway",
+        "kafka",
+        "postgres",
+        "demo",
+        "dev",
+    }
 
 
 def test_a_usage_error_says_where_its_help_is() -> None:

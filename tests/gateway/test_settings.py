@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli.init import config_text
+from gateway.kafka_access import access_of
 from gateway.settings import (
     SECTIONS,
     BackendSettings,
+    LedgerSettings,
     Settings,
     SettingsError,
     fields,
+    ledger_url_of,
     load_settings,
     normal_url,
     parse_size,
@@ -22,6 +25,7 @@ from gateway.settings import (
     settings_from,
     size_text,
 )
+from streams.kafka.access import KafkaAccess
 
 
 def test_without_a_file_the_defaults_hold() -> None:
@@ -114,6 +118,14 @@ def test_a_backends_id_is_stable_and_shows_no_address() -> None:
         ('[spool]\nlimit_bytes = "7 MB"', ["spool.limit_bytes", "'7 MB' is not a size", "MiB"]),
         ('[spool]\nlimit_bytes = "4 MiB"', ["more than half", "raise the limit"]),
         ('[spool]\ndurability = "none"', ["spool.durability", "process, power"]),
+        ('[ledger]\nurl = "postgresql+psycopg://a:hush@b/c"', ["holds a password", "env:NAME"]),
+        ('[ledger]\nurl = "mysql://b/c"', ["begins with postgresql+psycopg://"]),
+        ('[kafka]\nbootstrap = ["a"]', ["'a' is not the address of a broker", "HOST:PORT"]),
+        ('[kafka]\nbootstrap = ["a:1"]\nsecurity = "sasl_ssl"', ["sasl_username must be given"]),
+        ('[kafka]\ncert_file = "a"', ["belong together"]),
+        ('[kafka]\nsasl_password = "hush"', ["the password for Kafka", "env:NAME"]),
+        ('[kafka]\nprefix = "a.b"', ["cannot begin a topic's name"]),
+        ("[kafka]\npartitions = 0", ["kafka.partitions", ">= 1"]),
         ("x = = 1", ["not valid TOML", "line 1"]),
     ],
 )
@@ -125,6 +137,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: list[str]) -> 
     assert str(caught.value).startswith(str(file))
     for word in words:
         assert word in str(caught.value)
+    assert "hush" not in str(caught.value)
 
 
 def test_two_backends_are_told_apart() -> None:
@@ -202,7 +215,83 @@ def test_the_written_file_loads_to_exactly_the_defaults(tmp_path: Path) -> None:
     live = tomllib.loads(text)
     for section, cls in SECTIONS.items():
         if section != "backends":
-            assert set(live[section]) == {field.name for field in msgspec.structs.fields(cls)}
+            defaults = {
+                field.name for field in msgspec.structs.fields(cls) if field.default is not None
+            }
+            assert set(live[section]) == defaults
+
+
+def test_the_written_examples_of_settings_without_a_default_load_too(tmp_path: Path) -> None:
+    names = {field.name for field in fields() if field.section in ("ledger", "kafka")}
+    _, _, text = config_text(fields()).partition("[ledger]")
+    lines = ["[ledger]"] + [
+        line.removeprefix("# ") if line.removeprefix("# ").split(" = ")[0] in names else line
+        for line in text.splitlines()
+    ]
+    file = tmp_path / "tollbook.toml"
+    file.write_text("\n".join(lines))
+    settings = load_settings(file)
+    assert settings.ledger.url == "postgresql+psycopg://tollbook@db.example/tollbook"
+    assert settings.kafka.sasl_password == "env:KAFKA_PASSWORD"
+    assert settings.kafka.ca_file == str(tmp_path / "kafka-ca.pem")
+
+
+def test_the_whole_block_of_kafka_reaches_its_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "hush")
+    file = tmp_path / "tollbook.toml"
+    file.write_text(
+        """
+        [kafka]
+        bootstrap = ["a:9093", "b:9093"]
+        security = "sasl_ssl"
+        ca_file = "ca.pem"
+        cert_file = "c.pem"
+        key_file = "/k.pem"
+        sasl_mechanism = "SCRAM-SHA-256"
+        sasl_username = "me"
+        sasl_password = "env:KAFKA_PASSWORD"
+        prefix = "east"
+        partitions = 12
+        replication = 2
+        """
+    )
+    settings = load_settings(file)
+    access = access_of(settings.kafka)
+    assert access == KafkaAccess(
+        bootstrap=("a:9093", "b:9093"),
+        security="sasl_ssl",
+        ca_file=str(tmp_path / "ca.pem"),
+        cert_file=str(tmp_path / "c.pem"),
+        key_file="/k.pem",
+        sasl_mechanism="SCRAM-SHA-256",
+        username="me",
+        password="hush",
+        prefix="east",
+        partitions=12,
+        replication=2,
+    )
+    assert "hush" not in repr(settings) + repr(access)
+    monkeypatch.delenv("KAFKA_PASSWORD")
+    with pytest.raises(SettingsError, match="the password for Kafka is said to be in it"):
+        access_of(settings.kafka)
+    assert access_of(Settings().kafka) is None
+
+
+def test_the_address_of_the_ledger_may_stand_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "postgresql+psycopg://me:hush@db/books"
+    monkeypatch.setenv("BOOKS", secret)
+    (tmp_path / "url").write_text(f"{secret}\n")
+    assert ledger_url_of(LedgerSettings(url="env:BOOKS")) == secret
+    assert ledger_url_of(LedgerSettings(url=f"file:{tmp_path / 'url'}")) == secret
+    assert ledger_url_of(LedgerSettings()) is None
+    plain = "postgresql+psycopg://me@db/books"
+    assert ledger_url_of(LedgerSettings(url=plain)) == plain
+    with pytest.raises(SettingsError, match="the address of the ledger is said to be in it"):
+        ledger_url_of(LedgerSettings(url="env:NO_BOOKS"))
 
 
 def test_the_written_example_of_a_backend_loads_too(tmp_path: Path) -> None:
