@@ -28,6 +28,7 @@ from tests.streams.relay_house import (
     sent,
 )
 from tests.streams.test_runner import serve
+from tests.streams.topics_house import until
 
 
 def mark(spool: SpoolWriter, number: int) -> Draft:
@@ -287,9 +288,16 @@ async def limit(access: KafkaAccess, name: str, most: int) -> None:
     try:
         topic = access.topic(name)
         change = {"max.message.bytes": str(most)}
-        (answer,) = await client.alter_configs(
+        await client.alter_configs(
             [ConfigResource(ConfigResourceType.TOPIC, topic, configs=change)]
         )
-        print(answer)
+
+        async def has_it() -> bool:
+            asked = [ConfigResource(ConfigResourceType.TOPIC, topic)]
+            (answer,) = await client.describe_configs(asked)
+            ((_, _, _, _, entries),) = answer.resources
+            return ("max.message.bytes", str(most)) in [entry[:2] for entry in entries]
+
+        await until(has_it, "the broker knows the new limit")
     finally:
         await client.close()
