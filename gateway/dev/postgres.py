@@ -79,6 +79,11 @@ class Postgres:
         self.stop()
         self.start()
 
+    def has_database(self, name: str) -> bool:
+        """True if there is one. Raises `DevFailed` with words."""
+        found = self._psql(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")
+        return found.strip() == "1"
+
     def create_database(self, name: str) -> str:
         """Make an empty database; its address. Raises `DevFailed` with words."""
         self._psql(f'CREATE DATABASE "{name}"')
@@ -88,11 +93,13 @@ class Postgres:
         """Remove a database with every connection to it. Raises `DevFailed` with words."""
         self._psql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
-    def _psql(self, statement: str) -> None:
-        self._run(
+    def _psql(self, statement: str) -> str:
+        return self._run(
             "psql",
             "--no-psqlrc",
             "--quiet",
+            "--tuples-only",
+            "--no-align",
             f"--host={self._socket_folder}",
             f"--port={self._port}",
             f"--username={USER}",
@@ -166,7 +173,8 @@ class Postgres:
         if self._user is not None:
             os.chown(path, self._user, self._user)
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _run(self, program: str, *arguments: str) -> str:
+        """Run one of Postgres's programs; what it printed. Raises `DevFailed`."""
         done = subprocess.run(
             [str(_programs() / program), *arguments],
             stdin=subprocess.DEVNULL,
@@ -180,6 +188,7 @@ class Postgres:
         )
         if done.returncode:
             raise DevFailed(f"{program} failed: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
 
 
 def _programs() -> Path:

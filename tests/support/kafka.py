@@ -12,6 +12,7 @@ secure_postgres a server that takes TLS only, and the file of its authority
 
 import asyncio
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -85,6 +86,32 @@ def access_to(
     if topics:
         asyncio.run(create_topics(access))
     return access
+
+
+def settings_file(folder: Path, access: KafkaAccess, ledger_url: str | None = None) -> Path:
+    """A tollbook.toml in `folder` that names the brokers of `access` and a ledger: for --config."""
+    kafka: dict[str, object] = {
+        "bootstrap": list(access.bootstrap),
+        "security": access.security,
+        "ca_file": access.ca_file,
+        "sasl_username": access.username,
+        "prefix": access.prefix,
+        "partitions": access.partitions,
+        "replication": access.replication,
+    }
+    if access.password is not None:
+        secret = folder / "kafka-password"
+        secret.write_text(access.password)
+        kafka["sasl_password"] = f"file:{secret}"
+    tables: dict[str, dict[str, object]] = {"kafka": kafka, "ledger": {"url": ledger_url}}
+    lines: list[str] = []
+    for table, values in tables.items():
+        lines.append(f"[{table}]")
+        # JSON's strings, numbers and lists are TOML's.
+        lines += [f"{name} = {json.dumps(value)}" for name, value in values.items() if value]
+    file = folder / "tollbook.toml"
+    file.write_text("\n".join([*lines, ""]))
+    return file
 
 
 def secure_access_to(broker: Broker, authority: Path) -> KafkaAccess:

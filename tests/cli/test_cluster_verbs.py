@@ -1,0 +1,69 @@
+"""The commands where several machines share Kafka and Postgres: both are real here."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.dev.broker import Broker
+from streams.kafka.access import KafkaAccess
+from tests.cli.books import run, run_json
+from tests.support.kafka import access_to, settings_file
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def where(tmp_path: Path, kafka: KafkaAccess, postgres_url: str) -> tuple[str, ...]:
+    """Options that name the real servers, and a data directory that is not there."""
+    config = settings_file(tmp_path, kafka, postgres_url)
+    return "--config", str(config), "--data", str(tmp_path / "none")
+
+
+def test_topics_are_made_once_and_checked(tmp_path: Path, broker: Broker) -> None:
+    access = access_to(broker, topics=False)
+    config = ("--config", str(settings_file(tmp_path, access)))
+    missing = run("topics", "check", *config)
+    assert missing.exit_code == 1
+    assert f"{access.prefix}.requests is missing; `tollbook topics create`" in missing.stderr
+    assert "9 made now" in run("topics", "create", *config).stdout
+    assert run_json("topics", "create", *config)["made"] == []
+    shown = run("topics", "check", *config)
+    assert shown.exit_code == 0 and "all are there as they should be" in shown.stdout
+    other = settings_file(tmp_path, replace(access, partitions=3))
+    wrong = run("topics", "check", "--config", str(other))
+    assert wrong.exit_code == 1 and "has 2 partitions and 3 are set" in wrong.stderr
+
+
+def test_without_kafka_there_are_no_topics() -> None:
+    refused = run("topics", "check")
+    assert refused.exit_code == 1 and "--kafka HOST:PORT" in refused.stderr
+
+
+def test_keys_and_prices_live_on_kafka_and_names_in_postgres(where: tuple[str, ...]) -> None:
+    made = run_json("keys", "create", "--name", "alice", "--models", "m", *where)
+    listed = run_json("keys", "list", *where)["keys"]
+    assert [(key["id"], key["name"], key["models"]) for key in listed] == [
+        (made["id"], "alice", ["m"])
+    ]
+    assert run_json("keys", "revoke", "alice", *where)["revoked"] is not None
+    again = run("keys", "revoke", "alice", *where)
+    assert again.exit_code == 1 and "already" in again.stderr
+    run_json("prices", "set", "m", "--in", "1", "--out", "2", *where)
+    assert [price["state"] for price in run_json("prices", "list", *where)["prices"]] == ["now"]
+
+
+def test_the_books_are_read_without_a_data_directory(where: tuple[str, ...]) -> None:
+    run_json("keys", "create", "--name", "alice", *where)
+    assert run_json("bill", *where)["rows"] == []
+    assert run_json("query", "SELECT count(*) AS n FROM requests", *where)["rows"] == [{"n": 0}]
+    assert run_json("audit", *where)["clean"] is True
+    assert run_json("rebuild", *where)["parted"] == []
+    assert run_json("export", *where)["manifest"]["requests"] == 0
+
+
+def test_with_kafka_away_changes_are_refused_with_words(tmp_path: Path, postgres_url: str) -> None:
+    place = ("--kafka", "127.0.0.1:1", "--ledger", postgres_url, "--data", str(tmp_path / "d"))
+    refused = run("prices", "set", "m", "--in", "1", *place)
+    assert refused.exit_code == 1 and "Kafka at 127.0.0.1:1" in refused.stderr
+    assert "nothing was changed" in refused.stderr
