@@ -49,6 +49,7 @@ POLL_INTERVAL_MS: Final = 24 * 3_600_000
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 5.0
 MEASURE_SECONDS: Final = 2.0
+ASK_SECONDS_MAX: Final = 10.0
 RETENTION_LOOK_SECONDS: Final = 60.0
 
 Say = Callable[[str], None]
@@ -427,7 +428,8 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
                 )
 
     async def _look_at_ends(self) -> None:
-        ends = await self._consumer.end_offsets(list(self._consumer.assignment()))
+        async with asyncio.timeout(ASK_SECONDS_MAX):
+            ends = await self._consumer.end_offsets(list(self._consumer.assignment()))
         for place, end in ends.items():
             view = self.views.get(self._partition(place).log)
             if view is not None:

@@ -152,3 +152,21 @@ class Books:
             return wanted <= await asyncio.to_thread(self.ids)
 
         await until(holds, "the ledger holds every event")
+
+
+def settings_file(folder: Path, access: KafkaAccess, ledger: str | None) -> Path:
+    """A configuration for processes: the brokers and topics of `access`, the ledger at a URL."""
+    [address] = access.bootstrap
+    lines = [
+        "[kafka]",
+        f'bootstrap = ["{address}"]',
+        f'prefix = "{access.prefix}"',
+        f"partitions = {access.partitions}",
+        f"replication = {access.replication}",
+    ]
+    if ledger is not None:
+        (folder / "ledger-url").write_text(ledger)
+        lines += ["[ledger]", f'url = "file:{folder / "ledger-url"}"']
+    path = folder / "tollbook.toml"
+    path.write_text("\n".join(lines))
+    return path
