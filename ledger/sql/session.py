@@ -5,6 +5,7 @@ transaction, alone at the ledger, committed when its block ends and rolled back 
 Errors of the database leave here as `LedgerUnavailable` with words.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -89,7 +91,7 @@ class WriteSession(ReadSession):
         object is compiled once.
         """
         sql, given = _compiled(self._connection.dialect, statement)
-        self._connection.exec_driver_sql(sql, [given(row) for row in rows])
+        self._connection.exec_driver_sql(sql, given(rows))
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -103,20 +105,39 @@ class WriteSession(ReadSession):
         return self._connection
 
 
-Given = Callable[[Mapping[str, object]], Any]
-"""From a row by column name to what the driver takes: a tuple or the row itself."""
+Rows = Sequence[Mapping[str, object]]
+Given = Callable[[Rows], Any]
+"""From rows by column name to what the driver takes."""
 
 
 @lru_cache(maxsize=64)
 def _compiled(dialect: Dialect, statement: Insert) -> tuple[str, Given]:
-    """The SQL of `statement` with a value for every column, and how the driver wants a row."""
+    """The SQL of `statement` with a value for every column, and how the driver wants the rows."""
     compiled = statement.compile(dialect=dialect)
     assert isinstance(compiled, SQLCompiler), "an insert is compiled by the compiler of SQL"
     # Rows skip SQLAlchemy's conversions, so there may be no type that needs one.
     for column in statement.table.columns:
         assert isinstance(column.type, Text | BigInteger | Boolean), f"{column} needs a conversion"
-    names = compiled.positiontup if compiled.positional else None
-    return compiled.string, itemgetter(*names) if names else dict
+    assert compiled.positiontup, "an insert without values is none"
+    every = itemgetter(*compiled.positiontup)
+    if dialect.name == "sqlite":
+        return compiled.string, lambda rows: [every(row) for row in rows]
+    quoted = dialect.identifier_preparer.quote
+    source = f"json_populate_recordset(NULL::{quoted(statement.table.name)}, %s)"
+    columns = ", ".join(map(quoted, compiled.positiontup))
+    sql, found = _VALUES.subn(f"SELECT {columns} FROM {source}", compiled.string)
+    assert found == 1, f"an insert has its values once: {compiled.string}"
+
+    def one_message(rows: Rows) -> tuple[str]:
+        # One statement for all rows: the driver takes four times as long for one after the other.
+        for row in rows:
+            every(row)
+        return (msgspec.json.encode(rows).decode(),)
+
+    return sql, one_message
+
+
+_VALUES = re.compile(r"VALUES \([^()]*\)")
 
 
 class Ledger:

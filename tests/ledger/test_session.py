@@ -1,13 +1,13 @@
 """The short way of many rows into the ledger: nothing converts them, so nothing may need it."""
 
 import pytest
-from sqlalchemy import insert, make_url, select
+from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
 from ledger.folds.requests import RequestRow
 from ledger.sql import tables
 from ledger.sql.rows import event_params, request_of, request_params
-from ledger.sql.session import Ledger, _compiled
+from ledger.sql.session import Ledger
 from ledger.sql.upsert import insert_missing, upsert
 from tests.ledger.ledgers import count, scribed
 from tests.support import events as say
@@ -58,10 +58,30 @@ def test_a_statement_is_built_once_for_its_dialect_and_table() -> None:
         assert make("sqlite", tables.usage_hourly) is not one
 
 
-def test_another_database_takes_rows_by_name() -> None:
-    """Its driver is not at hand here; its dialect is, and says how a statement is written."""
-    dialect = make_url("postgresql+psycopg://").get_dialect()()
-    sql, given = _compiled(dialect, upsert("postgresql", tables.requests))
-    row = request_params(ROW)
-    assert given(row) == row
-    assert sql % dict.fromkeys(row, "x"), "every column has its value, and nothing else has"
+def test_values_of_every_kind_come_back(ledger: Ledger) -> None:
+    """Postgres is sent all rows as one JSON text: nothing of it may be taken for anything else."""
+    odd = [
+        "",
+        " ",
+        "null",
+        "{}",
+        "\\",
+        '"',
+        "%s %",
+        "'",
+        "a\nb\tc",
+        "\\u0000",
+        "🧮",
+        "\u2028",
+        "\x7f",
+    ]
+    (event,) = scribed([say.accepted("r1")])
+    rows = [
+        event_params(event, text) | {"sequence": 2**53 - 1 - n, "id": f"{n}", "type": text}
+        for n, text in enumerate(odd)
+    ]
+    with ledger.write() as tx:
+        tx.insert(insert(tables.events), rows)
+    with ledger.read() as read:
+        found = read.rows(select(tables.events).order_by(tables.events.c.sequence.desc()))
+    assert [row._asdict() for row in found] == rows
