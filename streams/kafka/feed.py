@@ -217,8 +217,8 @@ class Feed:
     def failed(self) -> BaseException | None:
         """What ended the reading although nobody had asked for it: a fault of this program."""
         for task in self._tasks:
-            if task.done() and not task.cancelled():
-                return task.exception()
+            if task.done():
+                return RuntimeError("it ended") if task.cancelled() else task.exception()
         return None
 
     async def _run(self) -> None:

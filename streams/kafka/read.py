@@ -43,9 +43,17 @@ class Read(msgspec.Struct, frozen=True):
 
 @contextmanager
 def in_words(access: KafkaAccess) -> Iterator[None]:
-    """Turn what the client raises into `KafkaError` with the brokers' addresses."""
+    """Turn what the client raises into `KafkaError` with the brokers' addresses.
+
+    A connection that breaks under a request can end it as if our own task had been cancelled.
+    """
+    task = asyncio.current_task()
     try:
         yield
+    except asyncio.CancelledError as cut:
+        if task is None or task.cancelling():
+            raise
+        raise KafkaError(f"Kafka at {access.where} broke the connection") from cut
     except (ClientError, OSError) as wrong:
         said = str(wrong) or type(wrong).__name__
         raise KafkaError(f"Kafka at {access.where} cannot be reached or refuses: {said}") from wrong

@@ -88,7 +88,7 @@ async def test_of_two_commands_that_race_one_wins_and_the_other_is_refused(
         return await produce(event)  # type: ignore[arg-type]
 
     other._produce = after_the_other  # type: ignore[method-assign]
-    with pytest.raises(RegistryRefused, match="another command was faster.*key key-1 is at ver"):
+    with pytest.raises(RegistryRefused, match=r"another command was faster.*key key-1 is at ver"):
         await other.change(late)
     assert (await command(kafka).book()).keys["key-1"].version == 2
 
@@ -121,14 +121,14 @@ async def test_an_event_of_a_newer_version_stops_every_command(kafka: KafkaAcces
 
 
 def test_with_kafka_away_a_change_is_refused_with_words() -> None:
-    with pytest.raises(KafkaError, match="127.0.0.1:9 .*; nothing was changed") as refused:
+    with pytest.raises(KafkaError, match=r"127.0.0.1:9 .*; nothing was changed") as refused:
         command(NOBODY).append(lambda book: events.key_issued("key-1"))
     assert "go on with the keys" in str(refused.value)
 
 
 def test_without_topics_a_change_says_how_to_make_them(kafka: KafkaAccess) -> None:
     elsewhere = msgspec.structs.replace(kafka, prefix="nothing-here")
-    with pytest.raises(TopicsWrong, match="nothing-here.registry-log is not on .*topics create"):
+    with pytest.raises(TopicsWrong, match=r"nothing-here.registry-log is not on .*topics create"):
         command(elsewhere).append(lambda book: events.key_issued("key-1"))
 
 
