@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -83,6 +84,9 @@ def command(
     data.mkdir(parents=True, exist_ok=True)
     typed = [f"--backend={url}" for url in backends] + [f"--backend-key={key}" for key in keys]
     typed += [f"--models={','.join(models)}"] if models else []
+    # Also where a shell that started this in the background has SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     # Here Ctrl-C is the way to end it, and no failure.
     with suppress(KeyboardInterrupt):
         try:
