@@ -63,7 +63,7 @@ class UsageProjector:
         try:
             self._usages[key] = usage_of(value)
         except msgspec.DecodeError as wrong:
-            raise MalformedEvent(f"usage-by-key: the value of {key} is none: {wrong}") from wrong
+            raise _none("usage-by-key", key, wrong) from wrong
 
     def take(self, event: Event, payload: Payload, offset: int, appended_ms: int) -> None:
         if fold_usage(self._of(event), event, payload, offset):
@@ -102,7 +102,7 @@ class RoutingProjector:
         try:
             self._views[key] = view_of(value)
         except msgspec.DecodeError as wrong:
-            raise MalformedEvent(f"routing-state: the value of {key} is none: {wrong}") from wrong
+            raise _none("routing-state", key, wrong) from wrong
 
     def take(self, event: Event, payload: Payload, offset: int, appended_ms: int) -> None:
         if appended_ms - self._swept_ms > SWEEP_MS:
@@ -173,3 +173,10 @@ class RegistryProjector:
         out: dict[str, bytes | None] = {key: entries[key] for key in self._changed}
         self._changed.clear()
         return out
+
+
+def _none(topic: str, key: str, wrong: Exception) -> MalformedEvent:
+    return MalformedEvent(
+        f"the topic {topic} holds a value of {key} that cannot be read: {wrong}. Empty the topic, "
+        "and the worker makes all of it anew"
+    )

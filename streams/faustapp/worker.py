@@ -82,9 +82,11 @@ class _Worker:
             for fold in self._folds:
                 await fold.start()
             self._app.on_partitions_revoked.connect(self._revoked)
+            ticking = asyncio.create_task(self._tick())
             starting = asyncio.create_task(self._app.start())
             while not self._stop.is_set():
                 await self._look(starting)
+            ticking.cancel()
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 await starting
                 await self._app.stop()
@@ -94,6 +96,16 @@ class _Worker:
             self._die(wrong)
             raise
         return 0
+
+    async def _tick(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            while True:
+                await self._halt.unless(self._say_alive())
+                await asyncio.sleep(TICK_SECONDS)
+
+    async def _say_alive(self) -> None:
+        for fold in self._folds:
+            fold.tick()
 
     async def _kafka_is_there(self) -> bool:
         """Wait for a broker; false if a signal came first. Raises `TopicsWrong`."""
@@ -124,13 +136,12 @@ class _Worker:
             await starting
         if self._app.crashed:
             raise KafkaError(f"Faust gave up: {self._app.crash_reason or 'it says no reason'}")
-        for fold in self._folds:
-            fold.tick()
         generation = self._app.consumer_generation_id
         if starting.done() and not self._app.rebalancing and generation != self._generation:
             await self._seek()
+            if not self._generation:
+                self._say("ready")
             self._generation = generation
-            self._say("ready")
         self._must_move()
 
     async def _seek(self) -> None:
@@ -159,9 +170,8 @@ class _Worker:
             self._before, self._moved = places, now
         if now - self._moved > STALL_SECONDS_MAX:
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in waiting)
-            raise StreamStopped(
-                f"records wait in {names}, and none was worked off for {STALL_SECONDS_MAX:.0f} s; "
-                "start the worker again"
+            raise KafkaError(
+                f"records wait in {names}, and none was worked off for {STALL_SECONDS_MAX:.0f} s"
             )
 
     async def _revoked(self, *said: Any, **_: Any) -> None:
@@ -171,14 +181,23 @@ class _Worker:
             fold.forget([tp.partition for tp in revoked if tp.topic == topic])
 
     def _die(self, wrong: Exception) -> None:
-        """End the process with words; a fault of the program keeps its traceback."""
-        if isinstance(wrong, StreamsError | LedgerError):
+        """End this process without another word to Faust. Trouble with brokers passes, so the
+        process begins anew under the same number; everything else is for a person."""
+        code = EXIT_FAILED
+        if self._stop.is_set():
+            # What is on Kafka is right, only the group has not been told how far it is.
+            self._say("stopped without an answer from Kafka")
+            code = 0
+        elif isinstance(wrong, StreamsError | LedgerError):
             self._say(str(wrong))
         else:
             traceback.print_exception(wrong)
         sys.stderr.flush()
         shutil.rmtree(self._directory, ignore_errors=True)
-        os._exit(EXIT_FAILED)
+        if code and isinstance(wrong, KafkaError) and not isinstance(wrong, StreamStopped):
+            self._say("starting again")
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        os._exit(code)
 
 
 def _quiet() -> None:

@@ -101,16 +101,17 @@ class Derived:
             self._producer = None
 
     def tick(self) -> None:
-        """Say that this process runs; to be called every second.
+        """Say that this process runs; to be called every second, also while `take` is at work.
 
-        Raises `StreamStopped` after a pause in which another worker may have taken over.
+        Raises `KafkaError` after a pause in which another worker may have taken over.
         """
-        before, self._alive = self._alive, self._clock.monotonic()
-        if self._alive - before > self._pause_max:
-            raise StreamStopped(
-                f"this worker stood still for {self._alive - before:.0f} s, so that another one "
-                "may have taken over its partitions; start it again"
+        pause = self._clock.monotonic() - self._alive
+        if pause > self._pause_max:
+            raise KafkaError(
+                f"this worker stood still for {pause:.0f} s, so that another one may have taken "
+                "over its partitions"
             )
+        self._alive += pause
 
     def forget(self, partitions: Iterable[int]) -> None:
         """Drop what is known of partitions that somebody else may write to from now on."""

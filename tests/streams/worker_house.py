@@ -20,10 +20,22 @@ WAIT_SECONDS_MAX = 60.0
 def worker_process(access: KafkaAccess, folder: Path, name: str = "worker") -> Process:
     """`tollbook worker` on the topics of `access`; not yet ready."""
     config = folder / "worker.toml"
-    config.write_text(
-        f"[kafka]\nbootstrap = {list(access.bootstrap)!r}\nprefix = {access.prefix!r}\n"
-        f"partitions = {access.partitions}\nreplication = {access.replication}\n"
-    )
+    lines = [
+        "[kafka]",
+        f"bootstrap = {list(access.bootstrap)!r}",
+        f"security = {access.security!r}",
+        f"prefix = {access.prefix!r}",
+        f"partitions = {access.partitions}",
+        f"replication = {access.replication}",
+    ]
+    if access.password is not None:
+        (folder / "password").write_text(access.password)
+        lines += [
+            f"ca_file = {access.ca_file!r}",
+            f"sasl_username = {access.username!r}",
+            f"sasl_password = 'file:{folder / 'password'}'",
+        ]
+    config.write_text("\n".join(lines))
     command = [*CLI, "worker", "--data", str(folder / "data"), "--config", str(config)]
     return Process(command, folder / f"{name}.log", cwd=folder)
 
