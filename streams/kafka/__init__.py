@@ -1,1 +1,0 @@
-"""Kafka: the one home of aiokafka. What is pure about it is `records`."""

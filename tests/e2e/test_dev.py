@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fake_backend import KEY
 from tests.support.kafka import server_folder
 from tests.support.processes import (
     CLI,
-    KEY,
     Process,
     backend,
     call,

@@ -1,4 +1,4 @@
-"""What the documents say is true: commands, versions, settings, links, compose."""
+"""What the documents say is true: commands, versions, settings, links."""
 
 import re
 import shlex
@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 import pytest
-import yaml
 
 from gateway.cli.docs import cli_page, configuration_page
 from gateway.cli.main import main
+from tests.house.commands import commands, parse
 from tests.support.processes import REPO, environment
 
 DEMO_COMMAND = (
@@ -76,37 +76,10 @@ def test_a_generated_page_is_what_the_program_says_now(page: str, text: Any) -> 
     assert written == text(), "run `python -m gateway.cli.docs` and commit what it writes"
 
 
-def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of every command that is not hidden."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-        elif not command.hidden:
-            yield (*path, name)
-
-
 def test_every_command_is_documented() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     missing = [words for words in commands(main) if f"`tollbook {' '.join(words)}`" not in text]
     assert not missing
-
-
-def parse(words: list[str]) -> None:
-    """Parse a command line as click would, without running it; raises click's `UsageError`."""
-    group: click.Command = main
-    path = "tollbook"
-    while isinstance(group, click.Group) and words:
-        name, *words = words
-        if name in ("--help", "--version"):
-            return
-        found = group.get_command(click.Context(group), name)
-        if found is None:
-            raise click.UsageError(f"{path} has no command {name}")
-        group, path = found, f"{path} {name}"
-    group.make_context(path, words)
 
 
 def written_commands() -> Iterator[tuple[str, str]]:
@@ -131,19 +104,6 @@ def test_every_command_in_the_documents_parses() -> None:
         except click.ClickException as refused:
             wrong.append(f"{page}: {line}: {refused.format_message()}")
     assert not wrong, "\n".join(wrong)
-
-
-def services() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load((REPO / "compose.yaml").read_text())
-    return found["services"]
-
-
-@pytest.mark.parametrize("name", services())
-def test_a_composed_service_runs_a_command_that_exists(name: str) -> None:
-    program, *words = services()[name]["command"]
-    assert program == "tollbook"
-    # ${NAME:-default} is what compose fills in; the default must parse.
-    parse([re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in words])
 
 
 def test_a_command_that_does_not_exist_would_be_seen() -> None:

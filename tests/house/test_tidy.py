@@ -5,7 +5,11 @@ import pytest
 from tests.house.rules import FUNCTION_LINES_MAX, MODULE_LINES_MAX, PRODUCT, check
 from tests.support.processes import REPO
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("tests/support/kafka.py", "skip"): (
+        "without the network the first run has no broker; with CI=true that is a failure"
+    ),
+}
 """(path, rule) to the reason: an escape is written here or nowhere. Each must be needed."""
 
 
