@@ -45,8 +45,8 @@ def check_schema(ledger: "Ledger") -> None:
     if found != HEAD:
         raise LedgerUnavailable(
             f"the ledger {ledger.where} has the schema of an older version of Tollbook"
-            f" ({found or 'none yet'}, this version needs {HEAD}); start the gateway once, which"
-            " brings it up to date"
+            f" ({found or 'none yet'}, this version needs {HEAD}); start the gateway once, or"
+            " `tollbook write` where Kafka is used, which brings it up to date"
         )
 
 

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text
 
 from gateway.dev.postgres import Postgres
+from ledger.audit import audit
 from ledger.clock import SystemClock
 from ledger.errors import LedgerUnavailable
 from ledger.events import Event
 from ledger.export.month import export_month
-from ledger.sql import engines, tables
+from ledger.sql import engines, migrate, tables
 from ledger.sql.bill import bill
 from ledger.sql.hashes import projection_hash
 from ledger.sql.names import erase_name, names_of, set_name
+from ledger.sql.rebuild import rebuild
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.writer import Batch, LedgerWriter
 from tests.ledger.ledgers import Make, count
@@ -164,3 +166,31 @@ def test_exports_hold_no_database(books: Books) -> None:
     for path in done.directory.iterdir():
         data = path.read_bytes().lower()
         assert b"sqlite" not in data and b"postgres" not in data
+
+
+def test_the_code_of_this_schema_goes_on_under_a_newer_one(ledger: Ledger, tmp_path: Path) -> None:
+    """While machines are upgraded one by one: a newer version has added to the schema, and what
+    runs already goes on. What starts now is refused with words."""
+    events = story(1)
+    writer = LedgerWriter(ledger, SystemClock())
+    writer.write(Batch("log", 0, 60, events[:60]))
+    with open_ledger(ledger._engine.url.render_as_string(False)) as newer, newer.write() as tx:
+        for table in tables.metadata.sorted_tables:
+            tx.execute(text(f"ALTER TABLE {table.name} ADD COLUMN newer TEXT"))
+        tx.execute(text("CREATE TABLE newest (id TEXT)"))
+        tx.execute(text("UPDATE alembic_version SET version_num = '20991231_from_the_future'"))
+    try:
+        writer.write(Batch("log", 60, len(events), events[60:]))
+        with ledger.read() as read:
+            assert audit(read).clean
+            assert len(bill(read, None)) > 1
+        assert rebuild(ledger).parted == ()
+        assert export_month(ledger, "2026-11", tmp_path / "exports").change == "new"
+        with pytest.raises(LedgerUnavailable, match="newer version of Tollbook"):
+            open_ledger(ledger._engine.url.render_as_string(False))
+    finally:
+        with ledger.write() as tx:
+            for table in tables.metadata.sorted_tables:
+                tx.execute(text(f"ALTER TABLE {table.name} DROP COLUMN newer"))
+            tx.execute(text("DROP TABLE newest"))
+            tx.execute(text(f"UPDATE alembic_version SET version_num = '{migrate.HEAD}'"))

@@ -10,6 +10,8 @@ from gateway.dev.postgres import Postgres
 from ledger.errors import LedgerUnavailable
 from ledger.sql import engines, migrate, tables
 from ledger.sql.session import open_ledger
+from tests.support.kafka import Certificates
+from tests.support.tls_front import tls_front
 
 SECRET = "hunter2"
 
@@ -141,3 +143,30 @@ def test_a_database_of_another_encoding_is_refused(postgres: Postgres) -> None:
         open_ledger(postgres.url_of("latin"))
     postgres.drop_database("latin")
     postgres.drop_database("latin_from")
+
+
+def test_tls_is_said_by_the_url(postgres_url: str, certificates: Certificates) -> None:
+    """Certificate and host are checked where the URL asks for it; a server without TLS is none."""
+    base, _, name = postgres_url.rpartition("/")
+    user, address = base.split("://", 1)[1].split("@", 1)
+    port = int(address.rpartition(":")[2])
+    trust = f"sslrootcert={certificates.authority}"
+    with tls_front(port, certificates.certificate, certificates.key) as front:
+        url = f"postgresql+psycopg://{user}@localhost:{front.port}/{name}"
+        with open_ledger(f"{url}?sslmode=verify-full&{trust}") as ledger:
+            with ledger.write() as tx:
+                tx.execute(insert(tables.meta), {"key": "k", "value": "x" * 200_000})
+            with ledger.read() as read:
+                assert len(read.value(select(tables.meta.c.value))) == 200_000
+            assert str(certificates.authority) not in ledger.where
+        open_ledger(f"{url}?sslmode=require").close()
+        stranger = url.replace("localhost", "ledger.example") + "?hostaddr=127.0.0.1"
+        for wrong, words in {
+            f"{url}?sslmode=verify-full&sslrootcert=system": "is not trusted over TLS",
+            f"{url}?sslmode=verify-full&sslrootcert=/no/such/file": "is not trusted over TLS",
+            f"{stranger}&sslmode=verify-full&{trust}": "is not trusted over TLS",
+            f"{url}?sslmode=disable": "broke off|cannot be reached",
+            f"{postgres_url}?sslmode=require": "is not trusted over TLS, or takes no TLS",
+        }.items():
+            with pytest.raises(LedgerUnavailable, match=words):
+                open_ledger(wrong)
