@@ -1,1 +1,0 @@
-"""The relay: takes the spools of one data directory to Kafka, in place of the embedded runner."""
