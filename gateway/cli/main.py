@@ -31,6 +31,7 @@ VERBS: Final = {
     "write": "gateway.cli.write",
     "worker": "gateway.cli.worker",
     "dead-letters": "gateway.cli.dead_letters",
+    "move": "gateway.cli.move",
     "dev": "gateway.cli.dev",
     "demo": "gateway.cli.demo",
     "runner": "gateway.cli.runner",

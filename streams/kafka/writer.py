@@ -155,6 +155,10 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
         self._away = False
         self._lose_place()
 
+    def halted(self) -> list[str]:
+        """The logs that may not be read on."""
+        return [log for log, view in self.views.items() if view.halted]
+
     def age_seconds(self, view: LogView) -> float:
         """How long ago Kafka took the last record that was read here; 0 before the first."""
         if view.timestamp is None:
