@@ -1,1 +1,0 @@
-"""Faust fetches records and shares out partitions. What the records add up to is elsewhere."""
