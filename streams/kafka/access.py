@@ -48,7 +48,7 @@ class KafkaAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ssl_context(access: KafkaAccess) -> ssl.SSLContext | None:
-    """The TLS context of `access`; null without TLS. Raises `KafkaError` for files that are none."""
+    """The TLS context of `access`; null without TLS. Raises `KafkaError` for wrong files."""
     if not access.security.endswith("ssl"):
         return None
     try:
