@@ -1,4 +1,4 @@
-"""How brokers are reached: one block of settings for relay, writer, worker, gateways and commands."""
+"""How brokers are reached: one block of settings for relay, writer, worker, gateways, commands."""
 
 import ssl
 from typing import Any, Final
