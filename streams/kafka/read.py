@@ -55,7 +55,8 @@ def in_words(access: KafkaAccess) -> Iterator[None]:
             raise
         raise KafkaError(f"Kafka at {access.where} broke the connection") from cut
     except (ClientError, OSError) as wrong:
-        said = str(wrong) or type(wrong).__name__
+        late = "it did not answer in time" if isinstance(wrong, TimeoutError) else ""
+        said = str(wrong) or late or type(wrong).__name__
         raise KafkaError(f"Kafka at {access.where} cannot be reached or refuses: {said}") from wrong
 
 
@@ -100,7 +101,26 @@ async def reader(
             await consumer.seek_to_beginning()
             yield consumer
         finally:
-            await consumer.stop()
+            await stop(consumer)
+
+
+async def stop(consumer: AIOKafkaConsumer) -> None:
+    """End `consumer` and all that belongs to it.
+
+    While requests hang, `stop` of aiokafka 0.14 breaks off as if our own task had been cancelled,
+    and leaves tasks and sockets behind; so they are ended here.
+    """
+    task = asyncio.current_task()
+    try:
+        await consumer.stop()
+    except asyncio.CancelledError:
+        pending = list(consumer._fetcher._pending_tasks)
+        for request in pending:
+            request.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        await consumer._client.close()
+        if task is None or task.cancelling():
+            raise
 
 
 async def ends_of(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
