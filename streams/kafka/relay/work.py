@@ -37,6 +37,9 @@ WINDOW_EVENTS_MAX: Final = 8_000
 DRAFTS_IN_ONE_APPEND: Final = 200
 """About 150 kB: far below the largest frame, even if every model name is a long one."""
 
+ADOPT_BYTES_MAX: Final = 1 << 20
+"""A dead spool with more than this to send waits its turn in the windows, beside the living."""
+
 LETTER_BYTES_MAX: Final = 256 * 1024
 """A refused record goes to the dead letters with its value only if that is no larger."""
 
@@ -274,7 +277,7 @@ class Relay:
                 return
 
     async def _adopt(self) -> bool:
-        """Adopt every spool whose lock is free. True if there was any.
+        """Adopt every spool whose lock is free and that is sent to its end. True if any was.
 
         All of them are sent to their ends before the first is closed: one of them may be that of
         a relay that had begun to close another.
@@ -282,6 +285,8 @@ class Relay:
         dead: list[tuple[Outbox, FileLock]] = []
         try:
             for outbox in self._outboxes.values():
+                if outbox.end() - outbox.position > ADOPT_BYTES_MAX and not self._stands(outbox):
+                    continue
                 if outbox.directory.exists():
                     lock = FileLock.take(outbox.directory / LOCK)
                     if lock is not None:
