@@ -23,10 +23,10 @@ def configuration_page() -> str:
     parts = [
         "# Configuration\n",
         _HOW,
-        "`tollbook serve` reads `tollbook.toml` in the working directory if it is there and no\n"
-        "`--backend` is given, or the file given by `--config`. `tollbook init` writes one with\n"
-        "every setting and its default. An unknown setting is an error that names the nearest one\n"
-        'known. A size is written in bytes or as text: `4096`, `"256 MiB"`, `"1 GiB"`.\n',
+        "Every command reads `tollbook.toml` in the working directory if it is there, or the file\n"
+        "given by `--config`; `tollbook serve --backend` does without one. `tollbook init` writes\n"
+        "one with every setting and its default. An unknown setting is an error that names the\n"
+        'nearest one known. A size is written in bytes or as text: `4096`, `"256 MiB"`, `"1 GiB"`.\n',
     ]
     for section, group in groupby(fields(), key=lambda field: field.section):
         brackets = f"[[{section}]]" if section == "backends" else f"[{section}]"
@@ -35,11 +35,14 @@ def configuration_page() -> str:
         parts.append("\n".join(_settings_table(group)) + "\n")
     parts.append(
         "## Secrets\n\n"
-        "The key of a backend is given as a reference: `env:NAME` is an environment variable,\n"
-        "`file:PATH` a file (relative to the configuration file). What `--backend-key` gives is\n"
-        "kept in a file of the data directory that only its owner can read.\n\n"
+        "The key of a backend, the password for Kafka and an address of the ledger with a\n"
+        "password are given as references: `env:NAME` is an environment variable, `file:PATH` a\n"
+        "file (relative to the configuration file). What `--backend-key` gives is kept in a file\n"
+        "of the data directory that only its owner can read.\n\n"
         "## Environment\n\n"
-        "`TOLLBOOK_DATA` is the data directory where `--data` is not given.\n"
+        "`TOLLBOOK_DATA`, `TOLLBOOK_CONFIG`, `TOLLBOOK_KAFKA` and `TOLLBOOK_LEDGER` stand for\n"
+        "`--data`, `--config`, `--kafka` and `--ledger` where these are not given. The address in\n"
+        "`TOLLBOOK_LEDGER` may hold a password; each process reads it there and shows it nowhere.\n"
     )
     return "\n".join(parts)
 

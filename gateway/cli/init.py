@@ -14,7 +14,7 @@ from gateway.settings import CONFIG_DEFAULT, Field, fields
 _WIDTH: Final = 96
 
 _HEAD: Final = """\
-# tollbook.toml: everything that `tollbook serve` can be told. Every value below is the default, so
+# tollbook.toml: everything that Tollbook can be told. Every value below is the default, so
 # a line may be removed. Sizes are bytes or text such as "256 MiB". docs/configuration.md has more.
 """
 

@@ -59,8 +59,6 @@ PLANTED: dict[str, dict[str, str]] = {
     "home-of-sql": {"ledger/export/rows.py": "import sqlalchemy"},
     "home-of-kafka": {"gateway/relay.py": "import aiokafka"},
     "home-of-faust": {"streams/kafka/records.py": "import faust"},
-    "home-of-kafka": {"gateway/registry.py": "def f():\n    import aiokafka"},
-    "home-of-faust": {"streams/projector.py": "import faust"},
     "home-of-duckdb": {"gateway/cli/query.py": "def f():\n    import duckdb"},
     "home-of-metrics": {"gateway/stats.py": "import prometheus_client"},
     "home-of-the-command-line": {"streams/log/registry.py": "import click"},
