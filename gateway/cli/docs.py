@@ -26,7 +26,8 @@ def configuration_page() -> str:
         "Every command reads `tollbook.toml` in the working directory if it is there, or the file\n"
         "given by `--config`; `tollbook serve --backend` does without one. `tollbook init` writes\n"
         "one with every setting and its default. An unknown setting is an error that names the\n"
-        'nearest one known. A size is written in bytes or as text: `4096`, `"256 MiB"`, `"1 GiB"`.\n',
+        'nearest one known. A size is written in bytes or as text: `4096`, `"256 MiB"`,\n'
+        '`"1 GiB"`.\n',
     ]
     for section, group in groupby(fields(), key=lambda field: field.section):
         brackets = f"[[{section}]]" if section == "backends" else f"[{section}]"
