@@ -194,7 +194,7 @@ class SpoolWriter:
         return self._end
 
     def unconsumed_bytes(self) -> int:
-        """Bytes that neither ledger nor Kafka has taken, as of at most a quarter of a second ago."""
+        """Bytes that neither ledger nor Kafka has taken, at most a quarter of a second ago."""
         now = self._clock.monotonic()
         if now - self._looked_at >= CONSUMED_AGE_SECONDS_MAX or self._looked_at < 0:
             self._looked_at = now
