@@ -93,7 +93,9 @@ def same_record(one: Sequence[tuple[str, bytes]], other: Sequence[tuple[str, byt
 
 
 def _text(moment: datetime) -> bytes:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z").encode()
+    # Every event that was read is in UTC already; asking first is a tenth of the relay's work.
+    said = (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).isoformat()
+    return said.removesuffix("+00:00").encode() + b"Z"
 
 
 def _header(said: dict[str, bytes], name: str) -> str:

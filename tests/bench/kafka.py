@@ -15,6 +15,7 @@ from typing import Final
 
 from ledger.clock import SystemClock
 from streams.kafka.access import KafkaAccess
+from streams.kafka.relay.process import tune
 from streams.kafka.relay.said import Trouble
 from streams.kafka.relay.window import WindowSender
 from streams.kafka.relay.work import Relay
@@ -50,6 +51,7 @@ async def relay(access: KafkaAccess, folder: Path, events: int) -> None:
     """Events per second from a spool to acks, with the CPU and memory of this process."""
     layout = Layout(folder)
     spool, total = fill(layout, events)
+    tune()
     sender = WindowSender(access, Trouble(print))
     work = Relay(layout, access, sender, SystemClock(), say=lambda _: None, name="bench")
     # The first window finds brokers and leaders.
