@@ -109,7 +109,6 @@ class KafkaFed:
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
-        self._ready = False
 
     def start(self) -> None:
         self.feed.start()
@@ -121,13 +120,12 @@ class KafkaFed:
         failed = self.feed.failed()
         if failed is not None:
             raise failed
-        self._ready = self.feed.ready
 
     def book(self) -> Book:
-        if not self._ready:
+        if not self.feed.ready:
             raise Overloaded(
                 "The gateway does not know the API keys at this moment: it waits for "
-                f"{self.feed.waiting_for() or 'its next look at them'}. Try again soon.",
+                f"{self.feed.waiting_for()}. Try again soon.",
                 code="registry_unavailable",
             )
         return self.feed.book

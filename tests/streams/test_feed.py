@@ -4,14 +4,13 @@ from it with Kafka away, up to a stated age."""
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from gateway.dev.broker import Broker
 from ledger.clock import SystemClock
@@ -22,10 +21,11 @@ from ledger.folds.live import KeyUsage, usage_bytes
 from ledger.folds.routing import RoutingView, view_bytes
 from streams.errors import LogError
 from streams.kafka import snapshot
-from streams.kafka.access import KafkaAccess, producer_options
+from streams.kafka.access import KafkaAccess
 from streams.kafka.feed import REGISTRY, ROUTING, USAGE, Feed, duration
 from streams.kafka.read import RECORDS_MAX
 from tests.support import events
+from tests.support.derived import put
 from tests.support.events import SOURCE, START, Scribe
 from tests.support.kafka import access_to
 
@@ -63,20 +63,6 @@ def view(backend: str, gateway: str, **more: object) -> RoutingView:
         "offset": 0,
     }
     return msgspec.convert(said | more, RoutingView)
-
-
-async def put(access: KafkaAccess, topic: str, values: Mapping[str, bytes | None]) -> None:
-    """Write values into a derived topic, as the worker does."""
-    producer = AIOKafkaProducer(**producer_options(access, "test"))
-    await producer.start()
-    try:
-        sent = [
-            await producer.send(access.topic(topic), value, key=key.encode())
-            for key, value in values.items()
-        ]
-        await asyncio.gather(*sent)
-    finally:
-        await producer.stop()
 
 
 @asynccontextmanager
