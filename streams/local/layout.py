@@ -1,9 +1,11 @@
 """Where everything in a data directory is: the one place that joins these paths."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
 
+from ledger.identity import mint_id
 from streams.log import registry
 from streams.log.spool import UNBORN_PREFIX
 
@@ -32,6 +34,18 @@ class Layout:
         """Make the directories that every process needs; those that exist stay as they are."""
         self.spools.mkdir(parents=True, exist_ok=True)
         self.registry.mkdir(exist_ok=True)
+
+    def identity(self) -> str:
+        """The id of this data directory, minted when it is first asked for. Not for two at once."""
+        path = self.registry / "directory-id"
+        with contextlib.suppress(FileNotFoundError):
+            return path.read_text(encoding="ascii").strip()
+        self.make()
+        minted = mint_id()
+        half = path.with_suffix(".new")
+        half.write_text(minted + "\n", encoding="ascii")
+        half.replace(path)
+        return minted
 
     def spool(self, incarnation: str) -> Path:
         """The directory of the spool of `incarnation`, which is a UUIDv7 in hex."""

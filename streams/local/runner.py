@@ -13,6 +13,7 @@ from typing import Final
 from ledger.clock import Clock, SystemClock
 from ledger.errors import LedgerError, PositionMoved
 from ledger.identity import mint_id
+from ledger.sql.claim import claim
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.sources import open_requests
 from ledger.sql.writer import LedgerWriter
@@ -286,7 +287,7 @@ def run_once(
         if lock is None:
             return False
         try:
-            with open_ledger(ledger or layout.ledger, durability=durability) as opened:
+            with _open(layout, ledger, durability) as opened:
                 runner = Runner(
                     layout,
                     opened,
@@ -333,7 +334,7 @@ def run_forever(
     if lock is None:
         return 0
     try:
-        opened = _open_when_possible(ledger or layout.ledger, durability, stop)
+        opened = _open_when_possible(layout, ledger, durability, stop)
         if opened is None:
             return 1
         with opened:
@@ -351,11 +352,28 @@ def run_forever(
         lock.release()
 
 
-def _open_when_possible(target: Path | str, durability: Durability, stop: Stop) -> Ledger | None:
+def _open(layout: Layout, target: Path | str | None, durability: Durability) -> Ledger:
+    """The ledger of a data directory, wherever it is; one at a URL belongs to one directory.
+
+    The caller holds the runner's lock.
+    """
+    ledger = open_ledger(target or layout.ledger, durability=durability)
+    if isinstance(target, str):
+        try:
+            claim(ledger, layout.identity())
+        except BaseException:
+            ledger.close()
+            raise
+    return ledger
+
+
+def _open_when_possible(
+    layout: Layout, target: Path | str | None, durability: Durability, stop: Stop
+) -> Ledger | None:
     pause = IDLE_PAUSE_SECONDS
     while True:
         try:
-            return open_ledger(target, durability=durability)
+            return _open(layout, target, durability)
         except LedgerError as wrong:
             say(f"{wrong}; trying again, the spools keep everything meanwhile")
         if stop.asked or stop.parent_gone:

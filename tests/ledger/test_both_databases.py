@@ -194,3 +194,30 @@ def test_the_code_of_this_schema_goes_on_under_a_newer_one(ledger: Ledger, tmp_p
                 tx.execute(text(f"ALTER TABLE {table.name} DROP COLUMN newer"))
             tx.execute(text("DROP TABLE newest"))
             tx.execute(text(f"UPDATE alembic_version SET version_num = '{migrate.HEAD}'"))
+
+
+def test_two_writers_that_bring_the_same_events_count_each_once(
+    ledger: Ledger, make_ledger: Make, tmp_path: Path, seed: int
+) -> None:
+    """At the same time, in other orders and other batches, each from a log of its own."""
+    events = story(seed)
+    dice = random.Random(seed)
+
+    def bring(log: str, order: list[Event], size: int) -> None:
+        writer = LedgerWriter(ledger, SystemClock())
+        for start in range(0, len(order), size):
+            part = order[start : start + size]
+            writer.write(Batch(log, start, start + len(part), part))
+
+    orders = [(name, dice.sample(events, len(events)), dice.randint(5, 40)) for name in "abc"]
+    threads = [threading.Thread(target=bring, args=work) for work in orders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with make_ledger(tmp_path, "alone") as alone:
+        LedgerWriter(alone, SystemClock()).write(Batch("log", 0, len(events), events))
+        with alone.read() as one, ledger.read() as many:
+            assert projection_hash(one) == projection_hash(many)
+            assert bill(one, None) == bill(many, None)
+            assert audit(many).clean
