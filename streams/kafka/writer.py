@@ -28,7 +28,7 @@ from streams.kafka.access import KafkaAccess, consumer_options
 from streams.kafka.admin import check_topics, retentions
 from streams.kafka.deadletter import LetterBox
 from streams.kafka.portions import ROLE, Partition, Portion, portion_of
-from streams.kafka.read import hush, in_words
+from streams.kafka.read import hush, in_words, stop
 from streams.kafka.watchdog import Watchdog
 from streams.topics import LEDGER_TOPICS
 
@@ -114,19 +114,19 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
         self._writing: asyncio.Task[None] | None = None
         self._poisoned: deque[float] = deque()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Write until `stop` is set.
+    async def run(self, ended: asyncio.Event) -> None:
+        """Write until `ended` is set.
 
         Raises `StreamStopped` where somebody has to look: too much poison, or records that are
         gone; `TopicsWrong` for topics that are not as they should be. Brokers or a ledger that are
         away are waited for.
         """
         hush()
-        self._stop = stop
+        self._stop = ended
         self._watchdog.start()
         pause = PAUSE_SECONDS
         try:
-            while not stop.is_set():
+            while not ended.is_set():
                 try:
                     await self._session()
                     pause = PAUSE_SECONDS
@@ -197,7 +197,7 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
                     await asyncio.gather(measuring, return_exceptions=True)
                     await self._settle()
             finally:
-                await consumer.stop()
+                await stop(consumer)
                 self.views = {}
 
     async def _open(self) -> None:

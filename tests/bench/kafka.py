@@ -14,15 +14,20 @@ from pathlib import Path
 from typing import Final
 
 from ledger.clock import SystemClock
+from ledger.sql.session import open_ledger
 from streams.kafka.access import KafkaAccess
 from streams.kafka.relay.process import tune
 from streams.kafka.relay.said import Trouble
 from streams.kafka.relay.window import WindowSender
 from streams.kafka.relay.work import Relay
+from streams.kafka.writer import KafkaWriter, WriterOptions
 from streams.local.layout import Layout
 from streams.log.spool import SpoolWriter
+from tests.bench.kafka_worker import bench_worker
 from tests.streams.builders import accepted, attempted, delivered, finished
-from tests.support.kafka import access_to, running_broker
+from tests.streams.topics_house import produce, until
+from tests.support.events import Scribe, after, life
+from tests.support.kafka import access_to, running_broker, running_postgres
 
 EVENTS_OF_A_REQUEST: Final = 5
 
@@ -71,6 +76,44 @@ async def relay(access: KafkaAccess, folder: Path, events: int) -> None:
     )
 
 
+async def writer(access: KafkaAccess, url: str, events: int) -> None:
+    """Events per second from topics to Postgres, with the CPU and memory of this process."""
+    drafts = [
+        draft
+        for number in range(-(-events // EVENTS_OF_A_REQUEST))
+        for draft in life(f"r{number}", after(number % 3600), f"key-{number % 50}")
+    ]
+    told = Scribe("/gateway/bench/bench").write_all(*drafts)
+    requests = sum(event.topic == "requests" for event in told)
+    await produce(access, told)
+    clock, stop = SystemClock(), asyncio.Event()
+    work = KafkaWriter(access, url, clock, print, print, WriterOptions())
+    running = asyncio.create_task(work.run(stop))
+    await until(lambda: work.counts["inserted"] > 0, "the first batch is in")
+    # The first batch finds the group, brokers and the ledger.
+    before, began, cpu = work.counts["inserted"], time.perf_counter(), time.process_time()
+    await until(lambda: work.counts["inserted"] >= requests, "all of it is in", 3600)
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    done, memory = requests - before, memory_mib()
+    stop.set()
+    await running
+    print(
+        f"writer: {done / seconds:,.0f} request events/s of wall clock, {done / used:,.0f} per CPU "
+        f"second ({1e6 * used / done:.1f} µs an event, tokens not counted); this process used "
+        f"{100 * used / seconds:.0f} % of a core, {memory:.0f} MiB resident"
+    )
+
+
+def bench_writer(events: int) -> None:
+    with (
+        running_broker() as broker,
+        running_postgres() as postgres,
+    ):
+        url = postgres.create_database("bench")
+        open_ledger(url).close()
+        asyncio.run(writer(access_to(broker, partitions=6), url, events))
+
+
 def memory_mib() -> float:
     """Resident memory of this process; 0 where there is no /proc."""
     try:
@@ -85,7 +128,10 @@ def bench_relay(events: int) -> None:
         asyncio.run(relay(access_to(broker, partitions=6), Path(folder), events))
 
 
-PARTS: Final[dict[str, Callable[[int], None]]] = {"relay": bench_relay}
+PARTS: Final[dict[str, Callable[[int], None]]] = {
+    "relay": bench_relay,
+    "worker": bench_worker,
+}
 
 
 def main() -> None:

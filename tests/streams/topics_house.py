@@ -17,14 +17,16 @@ from streams.kafka.access import KafkaAccess, producer_options
 from streams.kafka.records import record_of
 from streams.kafka.writer import KafkaWriter, WriterOptions
 
-WAIT_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = 150.0
 """A bound only: a test that gets there has failed."""
 
 
-async def until(true: Callable[[], bool | Awaitable[bool]], what: str) -> None:
+async def until(
+    true: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = WAIT_SECONDS_MAX
+) -> None:
     """Wait for something to become true."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + WAIT_SECONDS_MAX
+    end = loop.time() + seconds
     while True:
         said = true()
         if said if isinstance(said, bool) else await said:
