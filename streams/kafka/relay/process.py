@@ -183,6 +183,7 @@ async def _end(relay: Relay, say: Say, seconds: float) -> int:
 async def _unless_stopped(work: Coroutine[Any, Any, bool | None], stop: Stop) -> bool:
     """Do `work`; raises `Halt` if it is not done soon after the process was told to stop."""
     task = asyncio.create_task(work)
+    halted = False
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=LOOK_SECONDS)
@@ -192,10 +193,14 @@ async def _unless_stopped(work: Coroutine[Any, Any, bool | None], stop: Stop) ->
                 break
     finally:
         if not task.done():
+            halted = True
             task.cancel()
             await asyncio.wait({task})
-    if task.cancelled():
+    if task.cancelled() and halted:
         raise Halt
+    if task.cancelled():
+        # The client awaits requests of its own that it has cancelled, when a broker goes away.
+        raise KafkaError("Kafka went away in the middle of a request")
     return bool(task.result())
 
 
