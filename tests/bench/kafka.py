@@ -86,6 +86,8 @@ async def writer(access: KafkaAccess, url: str, events: int) -> None:
     told = Scribe("/gateway/bench/bench").write_all(*drafts)
     requests = sum(event.topic == "requests" for event in told)
     await produce(access, told)
+    # They are not the writer's memory.
+    del told, drafts
     clock, stop = SystemClock(), asyncio.Event()
     work = KafkaWriter(access, url, clock, print, print, WriterOptions())
     running = asyncio.create_task(work.run(stop))
@@ -129,6 +131,7 @@ def bench_relay(events: int) -> None:
 
 
 PARTS: Final[dict[str, Callable[[int], None]]] = {
+    "writer": bench_writer,
     "relay": bench_relay,
     "worker": bench_worker,
 }
