@@ -39,9 +39,10 @@ def run_worker(access: KafkaAccess, *, clock: Clock, say: Say) -> int:
     """Work until SIGTERM or SIGINT; returns 0 then.
 
     With Kafka away at the start it waits. Raises `TopicsWrong` for topics that are not as they
-    should be. After a failure later on the process ends here with code 1 and words, because Faust
-    acknowledges what it has in hand when it is stopped in order; what is on Kafka is right then,
-    and the next start goes on from it.
+    should be. After a failure later on the process goes without a word to Faust, which acknowledges
+    what it has in hand when it is stopped in order: after trouble with brokers it begins again
+    under the same process number, else it ends with code 1 and words. What is on Kafka is right in
+    both cases, and the next start goes on from it.
     """
     _quiet()
     with tempfile.TemporaryDirectory(prefix="tollbook-worker-") as directory:
