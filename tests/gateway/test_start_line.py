@@ -6,7 +6,13 @@ import pytest
 
 from gateway.call import Call
 from gateway.service import backends_of
-from gateway.settings import BackendSettings, GatewaySettings, Settings, SpoolSettings
+from gateway.settings import (
+    BackendSettings,
+    GatewaySettings,
+    KafkaSettings,
+    Settings,
+    SpoolSettings,
+)
 from gateway.start_line import BYTES_PER_REQUEST, covered, reach, start_line
 from gateway.wire.requests import asked
 from ledger.clock import SystemClock
@@ -34,6 +40,15 @@ SHARE_OFF_MAX = 0.30
 def test_who_can_reach_it(host: str, who: str) -> None:
     assert who in reach(host)
     assert ("TLS" in reach(host)) == (who != "only from this machine")
+
+
+def test_it_says_where_kafka_is() -> None:
+    backend = BackendSettings(url="http://127.0.0.1:1")
+    embedded = start_line(Settings(backends=(backend,)), 8080, None)
+    assert "Kafka" not in embedded and "without the ledger" in embedded
+    kafka = KafkaSettings(bootstrap=("k1:9092", "k2:9092"), prefix="acme")
+    line = start_line(Settings(backends=(backend,), kafka=kafka), 8080, None)
+    assert "Kafka at k1:9092,k2:9092, acme.*" in line and "without Kafka" in line
 
 
 @pytest.mark.parametrize(
