@@ -25,7 +25,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="session")
 def broker(no_stray_processes_at_the_end: None, certificates: Certificates) -> Iterator[Broker]:
-    with running_broker(certificates.tls()) as running:
+    with running_broker(certificates.tls(), quick=True) as running:
         yield running
 
 
@@ -41,7 +41,7 @@ def secure_kafka(broker: Broker, certificates: Certificates) -> KafkaAccess:
 
 @pytest.fixture
 def own_broker(no_stray_processes: None) -> Iterator[Broker]:
-    with running_broker() as running:
+    with running_broker(quick=True) as running:
         yield running
 
 

@@ -151,10 +151,10 @@ def start_or_skip(name: str, start: Callable[[], None]) -> None:
 
 
 @contextmanager
-def running_broker(tls: Tls | None = None) -> Iterator[Broker]:
-    """A broker for the length of the block."""
+def running_broker(tls: Tls | None = None, *, quick: bool = False) -> Iterator[Broker]:
+    """A broker for the length of the block. Tests want one that is `quick` to start."""
     with server_folder() as folder:
-        broker = Broker(folder / "kafka", cache_folder(), tls)
+        broker = Broker(folder / "kafka", cache_folder(), tls, quick=quick)
         start_or_skip("Kafka", broker.start)
         try:
             yield broker
