@@ -6,7 +6,7 @@ from gateway.backends.pool import Backend
 from gateway.observer import OBSERVE_SECONDS, VIEW_SECONDS, Observer
 from ledger.events import BackendObserved, payload_of
 from streams.log.memory import MemoryJournal
-from tests.gateway.desk import FakeClock
+from tests.streams.builders import FakeClock
 
 
 def house() -> tuple[FakeClock, MemoryJournal, Backend, Observer]:

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from ledger.audit import audit
 from ledger.clock import SystemClock, to_us
 from ledger.errors import LedgerUnavailable, PositionMoved, UnknownEvent
-from ledger.events import Event, RequestAbandoned, Usage
+from ledger.events import BackendObserved, Draft, Event, RequestAbandoned, Usage
 from ledger.sql import tables
 from ledger.sql.bill import bill
 from ledger.sql.hashes import projection_hash
@@ -24,7 +24,7 @@ from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.writer import Batch, LedgerWriter, Poison, Written
 from tests.ledger.ledgers import Feeder, Make, count, scribed
 from tests.support import events as say
-from tests.support.events import SOURCE, START, Scribe
+from tests.support.events import SOURCE, START, Scribe, after
 from tests.support.strategies import lives
 
 OTHER = "/gateway/test/0193a0000000700080000000000000b2"
@@ -457,3 +457,18 @@ def test_a_long_shuffle_adds_up(ledger: Ledger, seed: int) -> None:
 def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailable, match="cannot be opened"):
         open_ledger(tmp_path / "nowhere" / "ledger.db")
+
+
+def test_observations_of_backends_leave_no_trace_and_no_gap(ledger: Ledger) -> None:
+    scribe = Scribe()
+    seen = BackendObserved(backend_id="b-1", gateway="box", up=True, expires_at=after(10))
+    written = scribe.write_all(
+        say.accepted("r1"), Draft("o/1", "b-1", START, seen), say.finished("r1")
+    )
+    last = {"requests": 2, "backends": 1}
+    marked = scribe.write(say.mark(SOURCE, 1, START, last))
+    assert Feeder(ledger).feed([*written, marked]) == Written(inserted=3)
+    with ledger.read() as read:
+        topics = read.rows(select(tables.source_topics.c.topic))
+        assert {row.topic for row in topics} == {"requests", "sources"}
+        assert audit(read).clean
