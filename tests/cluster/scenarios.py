@@ -62,6 +62,31 @@ def _end(cluster: Cluster) -> None:
     cluster.wait_gone()
 
 
+def replayed(cluster: Cluster, dice: random.Random) -> Measured:
+    """All that was ever spooled is sent once more beside live traffic: nothing moves."""
+    cluster.begin_all()
+    with ExitStack() as stack:
+        crowds = under_load(cluster, dice, "first", stack)
+        sometimes(dice, 0.5, 1.0)
+        cluster.kill_gateway(cluster.houses[0])
+        cluster.start(cluster.houses[0])
+        sometimes(dice, 0.5, 1.0)
+    _end(cluster)
+    verify(cluster, [one for crowd in crowds for one in crowd.seen])
+    for spool in cluster.spools():
+        (spool / "relayed.json").unlink(missing_ok=True)
+        (spool / "adopted").unlink(missing_ok=True)
+        (spool / "consumed").write_bytes(bytes(8))
+    for house in cluster.houses:
+        cluster.start(house)
+    with ExitStack() as stack:
+        again = under_load(cluster, dice, "again", stack)
+        sometimes(dice, 1.5, 2.0)
+    _end(cluster)
+    crowds += again
+    return verify(cluster, [one for crowd in crowds for one in crowd.seen])
+
+
 def servers_away(
     cluster: Cluster, dice: random.Random, broker: Broker, postgres: Postgres
 ) -> Measured:

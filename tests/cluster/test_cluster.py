@@ -8,7 +8,7 @@ import pytest
 from gateway.dev.broker import Broker
 from gateway.dev.postgres import Postgres
 from streams.kafka.access import KafkaAccess
-from tests.cluster.scenarios import killed, members_change, servers_away
+from tests.cluster.scenarios import killed, members_change, replayed, servers_away
 from tests.cluster.world import Cluster
 from tests.kill.world import Fleet
 from tests.support.kafka import access_to
@@ -42,3 +42,12 @@ def test_a_second_writer_and_worker_join_and_leave(
     ships.reset()
     with Cluster(ships, tmp_path, kafka, postgres_url) as cluster:
         print(members_change(cluster, random.Random(seed)).words())
+
+
+def test_all_that_was_sent_is_sent_again_beside_live_traffic(
+    ships: Fleet, kafka: KafkaAccess, postgres_url: str, tmp_path: Path, seed: int
+) -> None:
+    print(f"seed: {seed}")
+    ships.reset()
+    with Cluster(ships, tmp_path, kafka, postgres_url) as cluster:
+        print(replayed(cluster, random.Random(seed)).words())
