@@ -5,9 +5,24 @@ The relay is another process: it keeps a small file, which is read when somebody
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from ledger.clock import Clock
 from streams.kafka.relay.status import read_status
+
+SKEW_SECONDS_MAX: Final = 60.0
+"""With a clock so wrong requests would be billed to wrong hours and at wrong prices."""
+
+
+def relay_missing(data: Path) -> list[str]:
+    """What the relay of `data` has found that keeps new requests from being welcome, in words."""
+    status = read_status(data)
+    if status is None or abs(status.skew_seconds) <= SKEW_SECONDS_MAX:
+        return []
+    way = "ahead of" if status.skew_seconds > 0 else "behind"
+    return [
+        f"the right time: this machine's clock is {abs(status.skew_seconds):.0f} s {way} Kafka's"
+    ]
 
 
 def relay_gauges(data: Path, clock: Clock) -> Iterator[tuple[str, str, dict[str, str], float]]:
@@ -26,6 +41,7 @@ def relay_gauges(data: Path, clock: Clock) -> Iterator[tuple[str, str, dict[str,
         "aside_records": ("Records set aside, which Kafka or nobody can take.", status.aside),
         "adopted_spools": ("Spools of dead processes closed since its start.", status.adopted),
         "spools": ("Spools that the relay follows.", status.spools),
+        "skew_seconds": ("This machine's clock minus the broker's.", status.skew_seconds),
         "silent_seconds": ("Since the relay last said anything of itself.", silent),
     }
     for name, (about, value) in values.items():

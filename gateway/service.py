@@ -54,12 +54,14 @@ class Service:
         hash_key: bytes,
         extra_gauges: Callable[[], Iterable[tuple[str, str, dict[str, str], float]]],
         view_name: str,
+        extra_missing: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._settings = settings
         self._journal = journal
         self._registry = registry
         self._clock = clock
         self._extra_gauges = extra_gauges
+        self._extra_missing = extra_missing
         self._lag: deque[tuple[int, float]] = deque(maxlen=_LAG_POINTS_MAX)
         self._marks = 0
         stats = Stats()
@@ -118,7 +120,7 @@ class Service:
         missing = []
         if self._desk.draining:
             missing.append("the gateway is shutting down")
-        missing += self._registry.waiting_for()
+        missing += [*self._registry.waiting_for(), *self._extra_missing()]
         if not self._journal.room():
             missing.append("room in the spool: ledger or Kafka is behind, or the disk is full")
         backends = {

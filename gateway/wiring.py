@@ -24,7 +24,7 @@ import uvloop
 from gateway.http.server import BACKLOG
 from gateway.kafka_access import access_of
 from gateway.registry import KafkaFed, LocalRegistry, Registry
-from gateway.relayed import relay_gauges
+from gateway.relayed import relay_gauges, relay_missing
 from gateway.secrets import hash_key
 from gateway.service import Service, backends_of
 from gateway.settings import Settings, resolve_secret
@@ -153,6 +153,9 @@ def make_service(
         if settings.kafka.bootstrap:
             yield from relay_gauges(data, clock)
 
+    def missing() -> Iterable[str]:
+        return relay_missing(data) if settings.kafka.bootstrap else ()
+
     return Service(
         settings,
         journal,
@@ -162,6 +165,7 @@ def make_service(
         hash_key(data),
         gauges,
         settings.gateway.name if number is None else f"{settings.gateway.name}#{number}",
+        missing,
     )
 
 

@@ -20,6 +20,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `lag_bytes`: spool that Kafka has not taken. `oldest_at`: when its oldest record was recorded;
     null if there is none. `aside`: records that were set aside, in all. `fault`: why Kafka takes
     nothing, in words; null if it does. `adopted` and `sent` count since the relay's start.
+    `skew_seconds`: how far this machine's clock is ahead of the broker's; negative: behind.
     """
 
     at: datetime
@@ -30,6 +31,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     aside: int = 0
     adopted: int = 0
     fault: str | None = None
+    skew_seconds: float = 0.0
 
 
 def write_status(data: Path, status: Status) -> None:

@@ -8,6 +8,7 @@ producer is thrown away (its sequence numbers are no longer those of the broker)
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import RecordMetadata
 
+from ledger.clock import Clock, SystemClock
 from streams.errors import KafkaError
 from streams.kafka.access import KafkaAccess, producer_options
 from streams.kafka.records import Headers
@@ -23,6 +25,9 @@ from streams.kafka.relay.said import Trouble
 
 BATCH_BYTES, BATCH_BYTES_MIN = 512 * 1024, 16 * 1024
 """Up to about a thousand records in one batch; brokers take 1 MiB unless told otherwise."""
+
+LOG_APPEND_TIME: Final = 1
+"""The kind of a record's timestamp that the broker's own clock has set."""
 
 START_SECONDS_MAX: Final = 10.0
 SILENCE_SECONDS: Final = 3.0
@@ -85,9 +90,15 @@ class _Failed(Exception):
 
 
 class WindowSender:
-    """Sends windows to the brokers of `access`. Use from one task; `close` at the end."""
+    """Sends windows to the brokers of `access`. Use from one task; `close` at the end.
 
-    def __init__(self, access: KafkaAccess, trouble: Trouble) -> None:
+    `skew_seconds` is how far this machine's clock is ahead of the broker's (negative: behind), as
+    the last ack has shown; 0 if the broker's time lay between sending and ack.
+    """
+
+    def __init__(self, access: KafkaAccess, trouble: Trouble, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self.skew_seconds = 0.0
         self._access = access
         self._trouble = trouble
         self._producer: AIOKafkaProducer | None = None
@@ -178,9 +189,10 @@ class WindowSender:
         """Send a lane batch by batch, each after the ack of the one before; null if all is well."""
         while lane.runs:
             count, batch = self._fill(producer, lane.runs[0], records)
+            began = self._clock.now()
             try:
                 sent = await producer.send_batch(batch, lane.topic, partition=lane.partition)
-                await self._acked(sent)
+                self._compare_clocks(began, await self._acked(sent))
             except errors.KafkaError as wrong:
                 return _Failed(lane, count, wrong)
             lane.runs[0] = lane.runs[0][count:]
@@ -208,13 +220,23 @@ class WindowSender:
         batch.close()
         return count, batch
 
-    async def _acked(self, sent: "asyncio.Future[RecordMetadata]") -> None:
+    def _compare_clocks(self, began: datetime, acked: RecordMetadata) -> None:
+        if acked.timestamp_type != LOG_APPEND_TIME:
+            return
+        appended = acked.timestamp / 1000
+        ahead = began.timestamp() - appended
+        behind = appended - self._clock.now().timestamp()
+        # Its clock has whole milliseconds, so less than one is no difference.
+        self.skew_seconds = ahead if ahead > 0.001 else -behind if behind > 0.001 else 0.0
+
+    async def _acked(self, sent: "asyncio.Future[RecordMetadata]") -> RecordMetadata:
         while not sent.done():
             await asyncio.wait({sent}, timeout=SILENCE_SECONDS)
             if not sent.done():
                 self._trouble.say(f"Kafka at {self._access.where} does not answer")
-        sent.result()
+        acked = sent.result()
         self._trouble.over()
+        return acked
 
     async def _ready(self) -> AIOKafkaProducer:
         if self._producer is None:

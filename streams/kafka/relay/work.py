@@ -31,6 +31,9 @@ OWN_RESERVE_BYTES: Final = 1 << 16
 LOOK_SECONDS, ADOPT_SECONDS, RETENTION_SECONDS = 0.25, 0.5, 10.0
 """How often it looks for new spools, for dead ones, and for segments that may go."""
 
+SKEW_SECONDS_MAX: Final = 2.0
+"""A larger difference between this machine's clock and the broker's is told to somebody."""
+
 WINDOW_EVENTS_MAX: Final = 8_000
 """About 4 MB: after this many events a window takes no further spool; the next begins with it."""
 
@@ -80,6 +83,7 @@ class Relay:
         self._turn = 0
         self._waiting: list[Parcel] = []
         self._sent = self._adopted = 0
+        self._skewed = False
 
     async def step(self) -> bool:
         """One round: a window of what is new, and what else is due. True if anything moved."""
@@ -145,6 +149,7 @@ class Relay:
             aside=self._aside.count,
             adopted=self._adopted,
             fault=fault,
+            skew_seconds=self._sender.skew_seconds,
         )
 
     def _is_due(self, what: str, every_seconds: float) -> bool:
@@ -223,6 +228,21 @@ class Relay:
                 self._failing(parcel.outbox, wrong)
         self._sent += len(records) - len(refused)
         self._waiting = []
+        self._watch_clock()
+
+    def _watch_clock(self) -> None:
+        skew = self._sender.skew_seconds
+        if self._skewed == (abs(skew) > SKEW_SECONDS_MAX):
+            return
+        self._skewed = not self._skewed
+        if self._skewed:
+            way = "ahead of" if skew > 0 else "behind"
+            self._say(
+                f"the clock of this machine is {abs(skew):.1f} s {way} Kafka's; requests are dated "
+                "by it, so set it right (is NTP at work?)"
+            )
+        else:
+            self._say("the clock of this machine agrees with Kafka's again")
 
     def _unreadable_parts(self, parcel: Parcel) -> Iterator[Outgoing]:
         """Set aside what of `parcel` is no event."""
