@@ -23,6 +23,7 @@ from streams.kafka.relay.work import Relay
 from streams.kafka.writer import KafkaWriter, WriterOptions
 from streams.local.layout import Layout
 from streams.log.spool import SpoolWriter
+from tests.bench.kafka_whole import bench_whole
 from tests.bench.kafka_worker import bench_worker
 from tests.streams.builders import accepted, attempted, delivered, finished
 from tests.streams.topics_house import produce, until
@@ -134,6 +135,7 @@ PARTS: Final[dict[str, Callable[[int], None]]] = {
     "writer": bench_writer,
     "relay": bench_relay,
     "worker": bench_worker,
+    "whole": bench_whole,
 }
 
 
