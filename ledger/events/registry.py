@@ -1,5 +1,6 @@
 """Type name to payload class: exhaustive, and the only place that decodes a payload."""
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -37,6 +38,16 @@ _CLASSES: Final = (
 PAYLOADS: Final[dict[str, type[Payload]]] = {cls.TYPE: cls for cls in _CLASSES}
 """Every event type that this version reads and writes."""
 
+Upcast = Callable[[bytes], tuple[str, bytes]]
+
+UPCASTERS: Final[dict[str, Upcast]] = {}
+"""An older type to what makes its data that of a newer one: the newer type, and the new data.
+
+Stored events are never rewritten; each read goes through here, step by step, so a fold knows only
+the newest version. A step raises `EventError` for data that does not fit. Every type is still at its
+first version, so there is no step yet.
+"""
+
 _DECODERS: Final = {name: msgspec.json.Decoder(cls) for name, cls in PAYLOADS.items()}
 
 
@@ -53,13 +64,17 @@ def payload_of(event: Event) -> Payload:
 
     Raises `UnknownEvent` for a newer type, `MalformedEvent` if the data does not fit its type.
     """
-    decoder = _DECODERS.get(event.type)
-    if decoder is None:
-        raise _unknown(event.type)
+    name: str = event.type
+    data: bytes | msgspec.Raw = event.data
     try:
-        return decoder.decode(event.data)
+        while name in UPCASTERS:
+            name, data = UPCASTERS[name](bytes(data))
+        decoder = _DECODERS.get(name)
+        if decoder is not None:
+            return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, EventError) as wrong:
         raise MalformedEvent(f"{event.name} ({event.type}): {wrong}") from wrong
+    raise _unknown(event.type)
 
 
 def _unknown(name: str) -> UnknownEvent:
