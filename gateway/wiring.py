@@ -32,6 +32,7 @@ from gateway.start_line import start_line
 from gateway.supervisor.child import Child
 from ledger.clock import Clock, SystemClock
 from ledger.identity import mint_id
+from streams.errors import KafkaError, TopicsWrong
 from streams.local.layout import Layout
 from streams.log.registry import RegistryTail
 from streams.log.spool import SpoolWriter
@@ -47,6 +48,9 @@ ENDING_SECONDS_MAX = 10.0
 UNREAD_SECONDS_MAX = 300
 """A client that takes no byte of its answer for this long has its connection ended by the kernel:
 what is written for it would else stay in memory for as long as it likes."""
+
+KAFKA_SECONDS_MAX = 10.0
+"""At the start, for the check of the topics; a Kafka that is away must not keep the door closed."""
 
 OPEN_FILES_WANTED = 65_536
 """A request in flight takes two, and most systems begin with a soft limit of 1,024: from some 500
@@ -67,6 +71,7 @@ def serve(settings: Settings, data: Path) -> int:
     for backend in settings.backends:
         if backend.key is not None:
             resolve_secret(backend.key)
+    check_kafka(settings)
     Layout(data).make()
     raise_file_limit()
     main = _serve_here if settings.gateway.workers == 1 else _serve_by_workers
@@ -76,6 +81,28 @@ def serve(settings: Settings, data: Path) -> int:
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         runner.run(main(settings, data, doors))
     return 0
+
+
+def check_kafka(settings: Settings) -> None:
+    """Raises `TopicsWrong` if topics are not as the table says. With Kafka away it says so and goes
+    on: the gateway serves from its snapshot, and spools."""
+    access = access_of(settings.kafka)
+    if access is None:
+        return
+    # Only here: an embedded installation needs no Kafka client.
+    from streams.kafka.admin import check_topics
+
+    async def check() -> None:
+        async with asyncio.timeout(KAFKA_SECONDS_MAX):
+            await check_topics(access)
+
+    try:
+        asyncio.run(check())
+    except TopicsWrong:
+        raise
+    except (KafkaError, TimeoutError) as away:
+        said = str(away) or f"Kafka at {access.where} does not answer"
+        log.warning("%s; serving begins without it", said)
 
 
 def open_doors(host: str, port: int, workers: int) -> list[socket.socket]:

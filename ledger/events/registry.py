@@ -44,8 +44,8 @@ UPCASTERS: Final[dict[str, Upcast]] = {}
 """An older type to what makes its data that of a newer one: the newer type, and the new data.
 
 Stored events are never rewritten; each read goes through here, step by step, so a fold knows only
-the newest version. A step raises `EventError` for data that does not fit. Every type is still at its
-first version, so there is no step yet.
+the newest version. A step raises `EventError` for data that does not fit. Every type is still at
+its first version, so there is no step yet.
 """
 
 _DECODERS: Final = {name: msgspec.json.Decoder(cls) for name, cls in PAYLOADS.items()}

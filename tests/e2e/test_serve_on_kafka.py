@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.dev.broker import Broker
@@ -18,6 +19,7 @@ from tests.support.processes import (
     backend,
     call,
     gateway,
+    tollbook,
     tollbook_json,
     wait_until,
 )
@@ -84,3 +86,15 @@ def test_kafka_away_fills_the_spool_and_back_again_drains_it(
             assert max(ends.values()) == 1
         finally:
             worker.stop()
+
+
+def test_topics_that_are_not_as_they_should_be_stop_the_start_with_words(
+    kafka: KafkaAccess, tmp_path: Path
+) -> None:
+    wrong = msgspec.structs.replace(kafka, partitions=kafka.partitions + 1)
+    config = settings_file(tmp_path, wrong)
+    options = ("--backend", "http://127.0.0.1:1", "--port", "0", "--config", str(config))
+    said = tollbook(tmp_path / "data", "serve", *options, check=False)
+    assert said.returncode == 1
+    assert f"{kafka.topic('requests')} has {kafka.partitions} partitions" in said.stderr
+    assert "cannot be changed" in said.stderr
