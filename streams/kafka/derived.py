@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from ledger.clock import Clock
 from ledger.errors import MalformedEvent, UnknownEvent
@@ -20,7 +20,7 @@ from ledger.events import payload_of
 from streams.errors import CodecError, KafkaError, StreamStopped
 from streams.kafka.access import KafkaAccess, producer_options
 from streams.kafka.letters import DeadLetter, sent_of
-from streams.kafka.read import Read, batches_to, ends_of, in_words, reader
+from streams.kafka.read import READ_SECONDS_MAX, Read, batches_to, ends_of, in_words, reader
 from streams.kafka.records import event_of
 from streams.projector import Projector, RegistryProjector, RoutingProjector, UsageProjector
 
@@ -151,9 +151,11 @@ class Derived:
             known = self._partitions[read.partition]
             if read.partition in gaps or read.offset < known.next_offset:
                 continue
-            if read.offset > known.next_offset and not await self._skip(read, known):
-                gaps[read.partition] = known.next_offset
-                continue
+            if read.offset > known.next_offset:
+                if not await self._skip(read, known):
+                    gaps[read.partition] = known.next_offset
+                    continue
+                known.next_offset = read.offset
             try:
                 letter = self._advance(read, known.projector)
             except UnknownEvent as wrong:
@@ -236,13 +238,14 @@ class Derived:
                 await future
 
     async def _skip(self, read: Read, known: _Partition) -> bool:
-        """True if the records before `read` are gone from the broker, so that it comes next."""
+        """True if no record is left on the broker before `read`, so that it comes next: they are
+        deleted, or the offsets between hold what is no record, as marks of transactions are."""
         partition = TopicPartition(self._topic, read.partition)
         async with reader(self._access, [self.fold.source], ROLE) as consumer:
             with in_words(self._access):
                 start: int = (await consumer.beginning_offsets([partition]))[partition]
-        if start <= known.next_offset:
-            return False
+                if start <= known.next_offset:
+                    return await _comes_next(consumer, partition, known.next_offset, read.offset)
         if self.fold.lasting:
             raise StreamStopped(
                 f"{self._topic}/{read.partition}: the records from {known.next_offset} to "
@@ -286,6 +289,17 @@ class Derived:
         if self._producer is None:
             raise KafkaError("the worker is not connected to Kafka; start it first")
         return self._producer
+
+
+async def _comes_next(
+    consumer: AIOKafkaConsumer, partition: TopicPartition, first: int, offset: int
+) -> bool:
+    """True if the record at `offset`, which is there, is the next one from `first` on."""
+    consumer.assign([partition])
+    consumer.seek(partition, first)
+    async with asyncio.timeout(READ_SECONDS_MAX):
+        found: int = (await consumer.getone()).offset
+    return found == offset
 
 
 class _Place:

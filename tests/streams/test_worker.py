@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from ledger.clock import SystemClock
@@ -15,7 +15,7 @@ from ledger.events import BackendObserved, Draft, Event, KeyIssued
 from ledger.folds.book_entries import book_of
 from ledger.folds.routing import view_of
 from streams.errors import StreamStopped
-from streams.kafka.access import KafkaAccess, consumer_options
+from streams.kafka.access import KafkaAccess, consumer_options, producer_options
 from streams.kafka.derived import FOLDS, Derived
 from streams.kafka.letters import letter_of
 from streams.kafka.read import Read, latest_values, read_to_end
@@ -275,6 +275,36 @@ async def test_a_gap_is_named_and_nothing_behind_it_is_taken(kafka: KafkaAccess)
     finally:
         await work.stop()
     assert work.taken == len(found)
+
+
+async def test_marks_of_transactions_between_records_are_no_gap(kafka: KafkaAccess) -> None:
+    log = Load(3).requests(20)
+    options = producer_options(kafka, "test") | {"transactional_id": f"{kafka.prefix}-test"}
+    producer = AIOKafkaProducer(**options)
+    await producer.start()
+    try:
+        for event in log:
+            record = record_of(event)
+            async with producer.transaction():
+                await producer.send(
+                    kafka.topic("requests"),
+                    record.value,
+                    key=record.key,
+                    headers=record.headers,
+                    partition=0,
+                )
+    finally:
+        await producer.stop()
+    found = await reads(kafka)
+    assert found[-1].offset > len(found)
+    work = derived(kafka)
+    await work.start()
+    try:
+        assert await work.take(found[2:]) == {0: 0}
+        assert await work.take(found[:3]) == await work.take(found) == {}
+    finally:
+        await work.stop()
+    assert work.taken == len(found) == len(log)
 
 
 async def test_what_a_fenced_off_worker_wrote_over_is_mended(kafka: KafkaAccess) -> None:
