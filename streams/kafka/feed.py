@@ -140,10 +140,13 @@ class Feed:
         return age is not None and self._goes_on() and age <= self._stale_seconds_max
 
     def age_seconds(self) -> float | None:
-        """How long ago Kafka was heard of; null if it never was, here or in a snapshot."""
+        """How long ago Kafka was heard of; null if it never was, here or in a snapshot.
+
+        A time that is ahead, because a clock was set back, is as far away as one that is behind.
+        """
         if self._as_of is None:
             return None
-        return max(0.0, (self._clock.now() - self._as_of).total_seconds())
+        return abs((self._clock.now() - self._as_of).total_seconds())
 
     def waiting_for(self) -> str | None:
         """What keeps this from being ready, in words; null if nothing does."""
