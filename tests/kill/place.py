@@ -55,12 +55,12 @@ class Place:
 
     def world(self, toml: str = "", root: Path | None = None) -> World:
         """A new data directory; `toml` is the gateway's configuration file."""
-        return World(self.fleet, root or self._new(), toml)
+        return World(self.fleet, root or self.folder(), toml)
 
     @contextlib.contextmanager
     def small_disk(self, megabytes: int) -> Iterator[Path | None]:
         """A directory on a file system of this size, or null where mounting is not permitted."""
-        path = self._new()
+        path = self.folder()
         path.mkdir()
         size = f"size={megabytes}m"
         mount = ("mount", "-t", "tmpfs", "-o", size, "tollbook-test", str(path))
@@ -74,7 +74,8 @@ class Place:
             if mounted:
                 subprocess.run(("umount", "-l", str(path)), check=True)
 
-    def _new(self) -> Path:
+    def folder(self) -> Path:
+        """A path that nothing is at yet."""
         self._worlds += 1
         return self._root / f"world-{self._worlds}"
 

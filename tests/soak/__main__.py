@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.cluster.long import cluster_killed, cluster_members, cluster_servers
 from tests.kill.broken import broken_middle, torn_tail
 from tests.kill.crash import fewer_workers, kill_gateway, kill_runner
 from tests.kill.full import disk_full, spool_full
@@ -29,6 +30,9 @@ SCENARIOS: dict[str, Scenario] = {
     "disk-full": disk_full,
     "torn-tail": torn_tail,
     "broken-middle": broken_middle,
+    "cluster-killed": cluster_killed,
+    "cluster-servers": cluster_servers,
+    "cluster-members": cluster_members,
 }
 
 ROUNDS_DEFAULT = 20
