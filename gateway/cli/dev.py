@@ -129,6 +129,9 @@ def process(data: Path, servers: "World", verb: str, *options: str) -> Iterator[
 
     tell(f"starting tollbook {verb}")
     tollbook = [sys.executable, "-m", "gateway.cli.main", verb, f"--config={servers.config}"]
+    # Said again, because TOLLBOOK_KAFKA and TOLLBOOK_LEDGER, which may name other servers than
+    # those that were started here, stand over a file.
+    tollbook += [f"--kafka={servers.kafka}", f"--ledger={servers.ledger}"]
     if verb != "serve":
         options = (*options, f"--data={data / 'gateway'}")
     log = data / f"{verb}.log"

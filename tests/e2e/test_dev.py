@@ -22,6 +22,7 @@ from tests.support.processes import (
 
 pytestmark = pytest.mark.e2e
 
+ELSEWHERE = "postgresql+psycopg://nobody@127.0.0.1:9/nothing"
 START_SECONDS_MAX = 200.0
 """Kafka, Postgres and three processes, one after the other, on a machine that others use too."""
 
@@ -48,6 +49,8 @@ def test_a_request_goes_from_the_door_to_the_bill_over_kafka(tmp_path: Path) -> 
         data = folder / "dev"
         options = ("--backend", server.url, "--backend-key", KEY, "--models", "*")
         line = (*CLI, "dev", "--kafka", *options, "--port", str(port), "--data", str(data))
+        # What a shell has for other servers is not for those that are started here.
+        line = ("env", "TOLLBOOK_KAFKA=127.0.0.1:9", f"TOLLBOOK_LEDGER={ELSEWHERE}", *line)
         dev = Process(line, tmp_path / "dev.log")
         try:
 
