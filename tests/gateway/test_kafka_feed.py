@@ -3,6 +3,7 @@ snapshot while Kafka is away."""
 
 import asyncio
 import hashlib
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.cli.keys import issue
+from ledger.clock import SystemClock
 from ledger.events import BackendObserved, payload_of
 from ledger.folds.book import Key
 from ledger.folds.book_entries import key_entry
+from ledger.folds.routing import view_of
 from streams.kafka.access import KafkaAccess
 from streams.kafka.feed import REGISTRY
-from streams.kafka.read import read_to_end
+from streams.kafka.read import latest_values, read_to_end
 from streams.kafka.records import event_of
+from streams.kafka.registry import KafkaRegistry
 from tests.gateway.doors import CHAT, SOON_SECONDS, backend, door
+from tests.streams.worker_house import working
 from tests.support import processes
 from tests.support.derived import put
 from tests.support.processes import Answer, Gateway, call, wait_until
@@ -140,3 +146,33 @@ def test_what_it_sees_of_backends_goes_to_kafka(kafka: KafkaAccess, tmp_path: Pa
             last = asyncio.run(observed())[-1]
     assert (last.backend_id, last.gateway) == ("one", "gateway")
     assert msgspec.structs.asdict(last)["failures"] == 0
+
+
+def test_one_gateway_cut_off_from_a_backend_does_not_take_it_from_the_others(
+    kafka: KafkaAccess, tmp_path: Path
+) -> None:
+    registry = KafkaRegistry(kafka, "/cli/test/1", clock=SystemClock())
+    registry.append(lambda _: issue("key-1", "key-1", None, ISSUED))
+    with working(kafka), processes.backend(tmp_path, models="fake") as one, ExitStack() as stack:
+        gateways = []
+        for name, url in (("cut-off", f"http://{AWAY}"), ("two", one.url), ("three", one.url)):
+            folder = tmp_path / name
+            folder.mkdir()
+            said = [backend(url, "one", models=["fake"])]
+            tables = {"gateway": {"name": name}, "kafka": kafka_table(kafka)}
+            gateways.append(stack.enter_context(door(folder, said, **tables)))
+
+        def views() -> dict[str, bool]:
+            found = asyncio.run(latest_values(kafka, "routing-state", "test"))
+            return {view.gateway: view.up for view in map(view_of, found.values())}
+
+        def all_said() -> bool:
+            return views() == {"cut-off": False, "two": True, "three": True}
+
+        wait_until("all three have said what they see", all_said, SOON_SECONDS * 3)
+        for gateway in gateways[1:]:
+            wait_until("key-1 opens", lambda door=gateway: ask(door, "key-1").status != 401)
+            assert ask(gateway, "key-1").status == 200
+            assert health(gateway)[1]["backends"] == {"one": "up"}
+        assert ask(gateways[0], "key-1").status == 502
+        wait_until("all three still see it so", all_said, SOON_SECONDS)

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.dev.broker import Broker
 from ledger.clock import SystemClock
-from ledger.events import payload_of
+from ledger.events import BackendObserved, Draft, payload_of
 from ledger.folds.book import Book, BookFold
 from ledger.folds.book_entries import entries_of
 from ledger.folds.live import KeyUsage, usage_bytes
@@ -22,12 +22,15 @@ from ledger.folds.routing import RoutingView, view_bytes
 from streams.errors import LogError
 from streams.kafka import snapshot
 from streams.kafka.access import KafkaAccess
-from streams.kafka.feed import REGISTRY, ROUTING, USAGE, Feed, duration
-from streams.kafka.read import RECORDS_MAX
+from streams.kafka.feed import FEED_TOPICS, REGISTRY, ROUTING, USAGE, Feed, duration
+from streams.kafka.read import RECORDS_MAX, latest_values
+from tests.streams.topics_house import produce
+from tests.streams.worker_house import usages, working
 from tests.support import events
 from tests.support.derived import put
 from tests.support.events import SOURCE, START, Scribe
 from tests.support.kafka import access_to
+from tests.support.processes import wait_until
 
 NOBODY = KafkaAccess(bootstrap=("127.0.0.1:9",), prefix="t", partitions=2)
 SOON_SECONDS = 60.0
@@ -230,3 +233,48 @@ async def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(tmp_path: P
 def test_durations_are_said_in_the_size_that_fits() -> None:
     said = [duration(seconds) for seconds in (5, 119, 120, 7200, 172_800)]
     assert said == ["5 s", "119 s", "2 min", "2 h", "2 d"]
+
+
+def test_a_worker_that_is_dead_for_ten_minutes_empties_nothing(
+    kafka: KafkaAccess, tmp_path: Path
+) -> None:
+    scribe = Scribe()
+    seen = BackendObserved(backend_id="b-1", gateway="one", up=True, expires_at=events.after(10))
+    observed = Draft("o1", "b-1", START, seen)
+    first, second = (
+        [draft for draft in events.life(name, at) if draft.payload.TOPIC == "requests"]
+        for name, at in (("r1", START), ("r2", events.after(600)))
+    )
+
+    def values() -> dict[str, dict[bytes, bytes]]:
+        return {name: asyncio.run(latest_values(kafka, name, "test")) for name in FEED_TOPICS}
+
+    def ended() -> int:
+        usage = usages(kafka).get("key-1")
+        return 0 if usage is None else usage.ended
+
+    asyncio.run(produce(kafka, scribe.write_all(events.key_issued("key-1"), observed, *first)))
+    with working(kafka) as worker:
+        wait_until("a request has its end", lambda: ended() == 1)
+        before = wait_until("all is folded", lambda: all((found := values()).values()) and found)
+        worker.kill()
+    asyncio.run(produce(kafka, scribe.write_all(*second)))
+
+    async def ten_minutes_later() -> None:
+        clock = Clock()
+        async with running(kafka, tmp_path / "feed", clock) as following:
+            await until("it is live", lambda: following.live)
+            clock.ahead = timedelta(minutes=10)
+            await until("Kafka was heard of", lambda: (following.age_seconds() or 600) < 300)
+            assert following.ready and following.waiting_for() is following.note() is None
+            assert set(following.book.keys) == {"key-1"}
+            assert set(following.routing()) == {("b-1", "one")}
+            usage = following.usage("key-1")
+            assert usage is not None and usage.ended == 1
+
+    asyncio.run(ten_minutes_later())
+    assert values() == before
+    with working(kafka):
+        wait_until("the next worker goes on", lambda: ended() == 2)
+    after = values()
+    assert (after[ROUTING], after[REGISTRY]) == (before[ROUTING], before[REGISTRY])
