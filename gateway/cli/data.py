@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from gateway.cli.failure import Stop
 from gateway.cli.place import Place
 from gateway.cli.progress import progress
@@ -21,9 +23,13 @@ from ledger.identity import mint_id
 
 if TYPE_CHECKING:
     from ledger.sql.session import Ledger
+    from streams.kafka.access import KafkaAccess
 
 MARKS: Final = frozenset({"spool", "registry", "ledger.db", "runner.lock", "secrets", "exports"})
 """Any of these makes a directory one of ours."""
+
+PASSED_ON_SECONDS_MAX: Final = 3.0
+"""A worker needs a tenth of a second; one that takes over from another, up to fifteen."""
 
 KEEP_EVERYTHING: Final = 1 << 62
 """How much spool is kept is the gateway's setting; a command that only reads deletes none."""
@@ -73,17 +79,38 @@ def registry(place: Place) -> Book:
 
 
 def change_registry(place: Place, make: Callable[[Book], Draft]) -> Book:
-    """Append what `make` makes of the newest book. Raises `RegistryRefused` with the reason."""
+    """Append what `make` makes of the newest book. Raises `RegistryRefused` with the reason.
+
+    With Kafka it waits until gateways can read it, and says so if no worker passes it on.
+    """
     access = place.kafka
     if access is not None:
-        from streams.kafka.registry import KafkaRegistry
-
-        return KafkaRegistry(access, cli_source(), clock=SystemClock()).append(make)
+        return _change_on_kafka(access, make)
     from streams.local.layout import Layout
     from streams.log.registry import RegistryLog
 
     directory = Layout(for_writing(place.data)).registry
     return RegistryLog(directory, cli_source(), clock=SystemClock()).append(make)
+
+
+def _change_on_kafka(access: "KafkaAccess", make: Callable[[Book], Draft]) -> Book:
+    from streams.kafka.registry import KafkaRegistry
+
+    made: list[Draft] = []
+
+    def remembered(book: Book) -> Draft:
+        made.append(make(book))
+        return made[-1]
+
+    registry = KafkaRegistry(access, cli_source(), clock=SystemClock())
+    book = registry.append(remembered)
+    if not registry.passed_on(made[-1].payload, PASSED_ON_SECONDS_MAX):
+        click.echo(
+            "tollbook: this is recorded, but running gateways do not know of it yet: no worker has "
+            f"passed it on within {PASSED_ON_SECONDS_MAX:.0f} s; see that `tollbook worker` runs",
+            err=True,
+        )
+    return book
 
 
 def key_names(place: Place) -> Mapping[str, str]:

@@ -14,9 +14,18 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import MessageSizeTooLargeError
 
 from ledger.clock import Clock
-from ledger.errors import RegistryRefused
-from ledger.events import Draft, Event, payload_of
+from ledger.errors import MalformedEvent, RegistryRefused
+from ledger.events import (
+    Draft,
+    Event,
+    KeyIssued,
+    KeyRevoked,
+    Payload,
+    PricePublished,
+    payload_of,
+)
 from ledger.folds.book import Book, BookFold, Refused, fold_book
+from ledger.folds.book_entries import KEY_PREFIX, PRICE_PREFIX, BookPages
 from streams.codec import decode, encode
 from streams.errors import CodecError, KafkaError, TopicsWrong
 from streams.kafka.access import KafkaAccess, producer_options
@@ -25,6 +34,7 @@ from streams.kafka.records import event_of, record_of
 from streams.log.registry import advance
 
 REGISTRY: Final = "registry"
+STATE: Final = "registry-state"
 CHANGE_SECONDS_MAX: Final = 30.0
 """How long a command may take in all. It takes a fraction of a second where brokers are well."""
 PRODUCE_MS: Final = 10_000
@@ -58,6 +68,14 @@ class KafkaRegistry:
         then, unless the message says that it is not known.
         """
         return asyncio.run(self.change(make))
+
+    def passed_on(self, said: Payload, seconds: float) -> bool:
+        """True as soon as gateways can read the change `said`, which was appended; false if no
+        worker has passed it on within `seconds`, or that cannot be seen. Blocks."""
+        try:
+            return asyncio.run(_passed_on(self._access, said, seconds))
+        except (TimeoutError, KafkaError, MalformedEvent):
+            return False
 
     async def book(self) -> Book:
         """`read`, for a running event loop."""
@@ -152,6 +170,28 @@ async def _read_back(consumer: AIOKafkaConsumer, fold: BookFold, event: Event, o
                 raise RegistryRefused(
                     f"another command was faster, and this one has no effect: {refused.reason}"
                 )
+
+
+async def _passed_on(access: KafkaAccess, said: Payload, seconds: float) -> bool:
+    match said:
+        case KeyIssued() | KeyRevoked():
+            name = KEY_PREFIX + said.key_id
+        case PricePublished():
+            name = PRICE_PREFIX + said.model
+        case _:
+            raise MalformedEvent(f"{said.TYPE} does not belong into the registry log")
+    pages = BookPages()
+    async with asyncio.timeout(seconds), reader(access, [STATE], "registry") as consumer:
+        while True:
+            for records in (await consumer.getmany(timeout_ms=POLL_MS)).values():
+                for record in records:
+                    if record.key == name.encode():
+                        pages.put(name, record.value)
+            book = pages.book()
+            known = [key.version for key in book.keys.values()]
+            known += [price.version for price in book.prices]
+            if max(known, default=0) >= said.version:
+                return True
 
 
 def _take(fold: BookFold, record: ConsumerRecord[bytes | None, bytes | None]) -> None:

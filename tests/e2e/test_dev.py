@@ -48,9 +48,10 @@ def test_a_request_goes_from_the_door_to_the_bill_over_kafka(tmp_path: Path) -> 
     with server_folder() as folder, backend(tmp_path) as server:
         data = folder / "dev"
         options = ("--backend", server.url, "--backend-key", KEY, "--models", "*")
-        line = (*CLI, "dev", "--kafka", *options, "--port", str(port), "--data", str(data))
         # What a shell has for other servers is not for those that are started here.
-        line = ("env", "TOLLBOOK_KAFKA=127.0.0.1:9", f"TOLLBOOK_LEDGER={ELSEWHERE}", *line)
+        shell = ("env", "TOLLBOOK_KAFKA=127.0.0.1:9", f"TOLLBOOK_LEDGER={ELSEWHERE}")
+        place = ("--port", str(port), "--data", str(data))
+        line = (*shell, *CLI, "dev", "--kafka", *options, *place)
         dev = Process(line, tmp_path / "dev.log")
         try:
 

@@ -159,8 +159,9 @@ def test_one_gateway_cut_off_from_a_backend_does_not_take_it_from_the_others(
             folder = tmp_path / name
             folder.mkdir()
             said = [backend(url, "one", models=["fake"])]
-            tables = {"gateway": {"name": name}, "kafka": kafka_table(kafka)}
-            gateways.append(stack.enter_context(door(folder, said, **tables)))
+            table = kafka_table(kafka)
+            one_door = door(folder, said, gateway={"name": name}, kafka=table)
+            gateways.append(stack.enter_context(one_door))
 
         def views() -> dict[str, bool]:
             found = asyncio.run(latest_values(kafka, "routing-state", "test"))

@@ -17,6 +17,7 @@ from streams.kafka.access import KafkaAccess, producer_options
 from streams.kafka.read import read_to_end
 from streams.kafka.records import event_of, record_of
 from streams.kafka.registry import KafkaRegistry
+from tests.streams.worker_house import working
 from tests.support import events
 from tests.support.events import Scribe
 
@@ -145,3 +146,19 @@ async def test_records_say_who_wrote_them_and_when(kafka: KafkaAccess) -> None:
     event = event_of(read.headers, read.value)
     assert (event.source, event.sequence, event.topic) == (one.source, 1, "registry")
     assert read.key == b"key-1"
+
+
+def test_a_change_that_no_worker_passes_on_is_told(kafka: KafkaAccess) -> None:
+    registry = command(kafka)
+    issued, price = events.key_issued("key-1"), events.price("p1", {"other_out": "0.6"})
+    for draft in (issued, price):
+        registry.append(lambda _, draft=draft: draft)  # type: ignore[misc]
+        assert not registry.passed_on(draft.payload, 0.5)
+    with working(kafka):
+        assert registry.passed_on(issued.payload, 60) and registry.passed_on(price.payload, 60)
+        revoked = events.key_revoked("key-1")
+        registry.append(lambda _: revoked)
+        assert registry.passed_on(revoked.payload, 60)
+        never = events.key_revoked("key-1", base=2)
+        assert not registry.passed_on(never.payload, 0.5)
+    assert not command(NOBODY).passed_on(issued.payload, 0.5)
