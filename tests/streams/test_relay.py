@@ -66,6 +66,29 @@ async def test_what_a_spool_holds_is_on_kafka_in_order_and_the_spool_knows(
     assert not house.adopted(), "the gateway lives"
 
 
+async def test_a_disk_that_takes_no_cursor_sends_nothing_twice(
+    house: House, kafka: KafkaAccess
+) -> None:
+    """A full disk may last for hours: what is on Kafka must not go there again and again."""
+    gateway = house.gateway()
+    serve(gateway, "r1")
+    (gateway.directory / f".{CURSOR}.new").mkdir()
+    async with relaying(house, kafka) as relay:
+        assert await relay.step()
+        for _ in range(5):
+            house.clock.advance(1)
+            assert not await relay.step()
+        serve(gateway, "r2")
+        assert not await relay.step()
+        assert len(await sent(kafka)) == 4 and consumed(gateway) == 0
+        assert sum("cannot be read or marked" in words for words in house.said) == 1
+        (gateway.directory / f".{CURSOR}.new").rmdir()
+        while await relay.step():
+            pass
+        assert len(await sent(kafka)) == 8
+        assert consumed(gateway) == gateway.written_bytes()
+
+
 async def test_records_carry_their_key_and_every_attribute(
     house: House, kafka: KafkaAccess
 ) -> None:

@@ -30,7 +30,7 @@ class Outbox:
 
     `behind`: more was relayed than there is. `broken`: it cannot be read to its end. `unknown`: it
     holds an event of a newer version, so nobody may say what it left open. `failing`: the disk
-    refused; the owner sets and clears it.
+    refused; the owner sets and clears it. `kept`: how much of `position` is written down.
     """
 
     def __init__(self, directory: Path, say: Say) -> None:
@@ -42,6 +42,7 @@ class Outbox:
         known = cursor.load(directory)
         self.life = cursor.life_of(known or cursor.Cursor())
         self.position = known.position if known is not None else self._first()
+        self.kept = self.position
         self.behind = self.broken = self.unknown = self.failing = False
         self._stuck = False
         self._consumed_fd = -1
@@ -49,6 +50,8 @@ class Outbox:
 
     def read(self) -> Parcel | None:
         """What comes next; null if there is nothing. Raises `OSError` if the disk fails."""
+        if self.kept < self.position:
+            self._keep()
         if self.halted:
             return None
         chunk = self.reader.read(self.position)
@@ -83,9 +86,9 @@ class Outbox:
         if parcel.next_offset == self.position:
             self._stuck = True
             return
-        cursor.save(self.directory, cursor.cursor_of(parcel.next_offset, self.life))
+        # Kafka has it, whether the disk takes the cursor or not: it is not to be sent once more.
         self.position = parcel.next_offset
-        self._tell_consumed()
+        self._keep()
 
     @property
     def halted(self) -> bool:
@@ -138,6 +141,13 @@ class Outbox:
                 )
                 return chunk.events[:number], self.position
         return chunk.events, chunk.next_offset
+
+    def _keep(self) -> None:
+        """Write down how far Kafka has this spool. Raises `OSError`; then nothing more of it goes
+        out until that is written."""
+        cursor.save(self.directory, cursor.cursor_of(self.position, self.life))
+        self.kept = self.position
+        self._tell_consumed()
 
     def _tell_consumed(self) -> None:
         """Tell the spool's writer how far Kafka is; only after the acks."""

@@ -360,7 +360,7 @@ class Relay:
                 spools.append(look(directory, consumed=1 << 63, needed_from=None, settled=True))
             elif outbox is not None:
                 needed = outbox.life.oldest_open()
-                consumed = outbox.position
+                consumed = outbox.kept
                 spools.append(look(directory, consumed=consumed, needed_from=needed, settled=False))
         carry_out(plan(spools, self._keep_bytes))
 
