@@ -80,13 +80,12 @@ def replay_letters(letters: tuple[str, ...], every: bool, place: Place, as_json:
     meant = (
         [one for one in found if one.replayed is None]
         if every
-        else [_one(found, name) for name in letters]
+        else [_one(found, name) for name in dict.fromkeys(letters)]
     )
-    chosen = [one.letter for one in meant]
-    events = asyncio.run(replay(access, chosen, cli_source(), SystemClock()))
+    events = asyncio.run(replay(access, meant, cli_source(), SystemClock()))
     sent = [
-        {"place": letter.place, "id": event.id, "sent_as": event.name}
-        for letter, event in zip(chosen, events, strict=True)
+        {"place": one.letter.place, "id": event.id, "sent_as": event.name}
+        for one, event in zip(meant, events, strict=True)
     ]
     if as_json:
         click.echo(json_text({"replayed": sent}))

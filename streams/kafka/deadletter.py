@@ -17,6 +17,9 @@ from streams.kafka.records import event_of, record_of
 
 TOPIC = "dead-letters"
 
+REASON_LENGTH_MAX = 2000
+"""Of a letter that is too large without its value."""
+
 _TOO_LARGE = (MessageSizeTooLargeError, RecordTooLargeError)
 
 
@@ -38,7 +41,7 @@ class LetterBox:
                     await self._send(producer, letter)
                 except _TOO_LARGE:
                     # The reason makes it a little larger than the record that fitted.
-                    await self._send(producer, msgspec.structs.replace(letter, cut=True))
+                    await self._send_cut(producer, letter)
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -50,6 +53,16 @@ class LetterBox:
         sent = sent_of(letter)
         topic = self._access.topic(TOPIC)
         await producer.send_and_wait(topic, key=sent.key, value=sent.value, headers=sent.headers)
+
+    async def _send_cut(self, producer: AIOKafkaProducer, letter: DeadLetter) -> None:
+        try:
+            await self._send(producer, msgspec.structs.replace(letter, cut=True))
+        except _TOO_LARGE:
+            # Headers and key are the record's own, and of any size.
+            bare = msgspec.structs.replace(
+                letter, cut=True, key=None, headers=[], reason=letter.reason[:REASON_LENGTH_MAX]
+            )
+            await self._send(producer, bare)
 
     async def _connected(self) -> AIOKafkaProducer:
         if self._producer is None:
@@ -67,26 +80,31 @@ class LetterBox:
 class Filed(msgspec.Struct, frozen=True):
     """A dead letter as it lies in its topic: its own offset there, and since when in microseconds
     of 1970. `copies` counts how often it was set aside; `replayed` is the name of the event that
-    it went back as, null if it did not."""
+    it went back as, null if it did not. `claimed` is the name that it may go back under, whoever
+    sends it: the first that was noted; null if none was."""
 
     letter: DeadLetter
     offset: int
     since_us: int
     copies: int = 1
     replayed: str | None = None
+    claimed: str | None = None
 
 
 async def filed(access: KafkaAccess) -> list[Filed]:
     """Every dead letter, oldest first, each place once. Raises `KafkaError`."""
     found: dict[str, Filed] = {}
     replayed: dict[str, str] = {}
+    claimed: dict[str, str] = {}
     async for record in read_to_end(access, TOPIC, "dead-letters"):
-        back = dict(record.headers).get(REPLAYED)
-        if back is not None:
-            replayed[(record.key or b"").decode(errors="replace")] = back.decode()
-            continue
         letter = letter_of(record.headers, record.value)
         if letter is None:
+            notes = dict(record.headers)
+            place = (record.key or b"").decode(errors="replace")
+            if REPLAYED in notes:
+                replayed[place] = notes[REPLAYED].decode(errors="replace")
+            elif CLAIMED in notes:
+                claimed.setdefault(place, notes[CLAIMED].decode(errors="replace"))
             continue
         known = found.get(letter.place)
         found[letter.place] = (
@@ -95,12 +113,16 @@ async def filed(access: KafkaAccess) -> list[Filed]:
             else msgspec.structs.replace(known, copies=known.copies + 1)
         )
     return [
-        msgspec.structs.replace(one, replayed=replayed.get(place)) for place, one in found.items()
+        msgspec.structs.replace(one, replayed=replayed.get(place), claimed=claimed.get(place))
+        for place, one in found.items()
     ]
 
 
 REPLAYED = "tollbook-replayed"
 """Header of the note that a letter of this key went back; its value names the new event."""
+
+CLAIMED = "tollbook-claimed"
+"""Header of the note, before it, under which name a letter goes back. The first one counts."""
 
 
 def mended(letter: DeadLetter, source: str, sequence: int, clock: Clock) -> Event:
@@ -131,39 +153,74 @@ def mended(letter: DeadLetter, source: str, sequence: int, clock: Clock) -> Even
 
 
 async def replay(
-    access: KafkaAccess, letters: Sequence[DeadLetter], source: str, clock: Clock
+    access: KafkaAccess, letters: Sequence[Filed], source: str, clock: Clock
 ) -> list[Event]:
     """Send `letters` back to their topics as new records of `source`, which is new itself.
 
-    All of them are looked at before the first is sent. A letter that goes back twice counts once,
-    as both have one id. Raises `KafkaError`.
+    All of them are looked at before the first is sent. The name of each is noted first, so that
+    one that goes back twice, by whomever and after whatever crash, is one record that came twice.
+    Raises `KafkaError`.
     """
-    sequences: dict[str, int] = {}
-    events = []
-    for letter in letters:
-        event = mended(letter, source, 1, clock)
-        sequences[event.topic] = sequences.get(event.topic, 0) + 1
-        events.append(msgspec.structs.replace(event, sequence=sequences[event.topic]))
+    unique = list({one.letter.place: one for one in letters}.values())
+    for one in unique:
+        mended(one.letter, source, 1, clock)
     box = LetterBox(access, "dead-letters")
     try:
         with in_words(access):
             producer = await box._connected()
-            for letter, event in zip(letters, events, strict=True):
-                record = record_of(event)
-                await producer.send_and_wait(
-                    access.topic(record.topic),
-                    key=record.key,
-                    value=record.value,
-                    headers=record.headers,
-                )
-                await producer.send_and_wait(
-                    access.topic(TOPIC),
-                    key=letter.place.encode(),
-                    headers=[(REPLAYED, event.name.encode())],
-                )
+            names = {one.letter.place: one.claimed for one in unique}
+            if await _claim(access, producer, unique, source, clock):
+                now = await filed(access)
+                names |= {one.letter.place: one.claimed for one in now}
+            events = []
+            for one in unique:
+                of, _, number = (names[one.letter.place] or "").rpartition(":")
+                if not (of and number.isascii() and number.isdecimal() and int(number)):
+                    raise KafkaError(f"the note of {one.letter.place} names no event; see show")
+                events.append((mended(one.letter, of, int(number), clock), one.letter))
+            # A reader that counts by sequences takes those of one source in their order.
+            for event, letter in sorted(events, key=lambda pair: pair[0].sequence):
+                await _send_back(access, producer, event, letter)
     finally:
         await box.close()
-    return events
+    return [event for event, _ in events]
+
+
+async def _claim(
+    access: KafkaAccess,
+    producer: AIOKafkaProducer,
+    letters: Sequence[Filed],
+    source: str,
+    clock: Clock,
+) -> bool:
+    """Note a name for each of `letters` that has none yet; true if there was any."""
+    sequences: dict[str, int] = {}
+    for one in letters:
+        if one.claimed is not None:
+            continue
+        topic = mended(one.letter, source, 1, clock).topic
+        sequences[topic] = sequences.get(topic, 0) + 1
+        name = f"{source}:{sequences[topic]}"
+        await _note(access, producer, one.letter, CLAIMED, name)
+    return bool(sequences)
+
+
+async def _send_back(
+    access: KafkaAccess, producer: AIOKafkaProducer, event: Event, letter: DeadLetter
+) -> None:
+    record = record_of(event)
+    await producer.send_and_wait(
+        access.topic(record.topic), key=record.key, value=record.value, headers=record.headers
+    )
+    await _note(access, producer, letter, REPLAYED, event.name)
+
+
+async def _note(
+    access: KafkaAccess, producer: AIOKafkaProducer, letter: DeadLetter, what: str, name: str
+) -> None:
+    await producer.send_and_wait(
+        access.topic(TOPIC), key=letter.place.encode(), headers=[(what, name.encode())]
+    )
 
 
 def since(one: Filed) -> str:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from ledger.clock import SystemClock
 from streams.errors import KafkaError
 from streams.kafka.access import KafkaAccess
-from streams.kafka.deadletter import LetterBox, filed, mended
+from streams.kafka.deadletter import LetterBox, filed, mended, replay
 from streams.kafka.letters import NOWHERE, DeadLetter, letter_of, sent_of
 from streams.kafka.records import record_of
+from tests.streams.relay_house import sent as sent_events
 from tests.streams.test_kafka_writer import a_day, told_directly
 from tests.streams.topics_house import Books, produce, produce_raw, settings_file, writing
 from tests.support.events import Scribe, finished
@@ -120,6 +121,8 @@ async def test_a_mended_record_goes_back_and_counts_once(
         code, said = await asyncio.to_thread(run, tmp_path, config, "replay", letter.place)
         assert code == 0, said
         await books.until_taken([late])
+    back = [event for event in await sent_events(kafka, "requests") if event.id == late.id]
+    assert len(back) == 2 and len({event.name for event in back}) == 1, "the guards see one record"
     assert books.hashes()["usage_hourly"] == told_directly(tmp_path, events, [late])["usage_hourly"]
     code, said = await asyncio.to_thread(run, tmp_path, config, "list", "--json")
     listed = {one["place"]: one for one in json.loads(said)["dead_letters"]}
@@ -151,3 +154,52 @@ async def test_the_writer_waits_for_its_letter(kafka: KafkaAccess) -> None:
     assert one.letter.cut and one.letter.value is None
     with pytest.raises(KafkaError, match="too large to be kept whole"):
         mended(one.letter, "/cli/x/1", 1, SystemClock())
+
+
+async def test_letters_that_go_back_from_two_machines_at_once_are_one_record_each(
+    kafka: KafkaAccess,
+) -> None:
+    scribe = Scribe("/gateway/test/late")
+    box = LetterBox(kafka, "relay")
+    try:
+        for number in range(4):
+            record = record_of(scribe.write(finished(f"late{number}")))
+            letter = DeadLetter(
+                topic=kafka.topic("requests"),
+                partition=0,
+                offset=number,
+                reason="too large",
+                by="relay",
+                key=record.key,
+                value=record.value,
+                headers=[*record.headers, ("tollbook-replayed", b"\xff")],
+            )
+            await box.put([letter])
+    finally:
+        await box.close()
+    letters = await filed(kafka)
+    assert [one.replayed for one in letters] == [None] * 4
+    clock = SystemClock()
+    await asyncio.gather(
+        replay(kafka, letters[:3], "/cli/a/1", clock),
+        replay(kafka, letters[1:][::-1] + letters[2:], "/cli/b/1", clock),
+    )
+    back = await sent_events(kafka, "requests")
+    assert len(back) == 6 and len({event.name for event in back}) == 4
+    assert len({event.id for event in back}) == 4
+    assert all(one.replayed == one.claimed is not None for one in await filed(kafka))
+
+
+async def test_a_poison_record_of_headers_alone_blocks_nobody(
+    kafka: KafkaAccess, tmp_path: Path
+) -> None:
+    """It is as large as a record may be, so that no letter can hold it, not even without value."""
+    books = Books(tmp_path / "ledger.db")
+    await produce_raw(kafka, "requests", b"x", headers=[("h", bytes(1_048_390))])
+    events = a_day(3)
+    await produce(kafka, events)
+    async with writing(kafka, books.target) as running:
+        await books.until_taken(events)
+        assert running.writer.counts["poison"] == 1
+    [one] = await filed(kafka)
+    assert one.letter.cut and not one.letter.headers and "ce_specversion" in one.letter.reason
