@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -119,10 +119,12 @@ def check_ledger_url(url: str) -> None:
             "env:NAME or file:PATH"
         )
     try:
-        password = urlsplit(url).password
+        parts = urlsplit(url)
+        named = {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+        secret = parts.password is not None or bool(named & {"password", "sslpassword"})
     except ValueError:
         raise SettingsError("the address of the ledger cannot be read as a URL") from None
-    if password is not None:
+    if secret:
         raise SettingsError(
             "the address of the ledger holds a password; put the whole address into an environment "
             "variable or a file, and name that: env:NAME or file:PATH"

@@ -17,6 +17,7 @@ from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from streams.errors import KafkaError, TopicsWrong
 from streams.kafka.access import KafkaAccess, client_options
+from streams.kafka.read import hush
 from streams.topics import TOPICS, Topic
 
 CREATE_MS: Final = 30_000
@@ -116,6 +117,7 @@ def _refuse(said: list[Fault]) -> None:
 
 @asynccontextmanager
 async def _admin(access: KafkaAccess) -> AsyncIterator[AIOKafkaAdminClient]:
+    hush()
     client = AIOKafkaAdminClient(**client_options(access, "admin"))
     try:
         await client.start()

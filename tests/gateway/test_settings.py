@@ -119,6 +119,7 @@ def test_a_backends_id_is_stable_and_shows_no_address() -> None:
         ('[spool]\nlimit_bytes = "4 MiB"', ["more than half", "raise the limit"]),
         ('[spool]\ndurability = "none"', ["spool.durability", "process, power"]),
         ('[ledger]\nurl = "postgresql+psycopg://a:hush@b/c"', ["holds a password", "env:NAME"]),
+        ('[ledger]\nurl = "postgresql+psycopg://a@b/c?password=hush"', ["holds a password"]),
         ('[ledger]\nurl = "mysql://b/c"', ["begins with postgresql+psycopg://"]),
         ('[kafka]\nbootstrap = ["a"]', ["'a' is not the address of a broker", "HOST:PORT"]),
         ('[kafka]\nbootstrap = ["a:1"]\nsecurity = "sasl_ssl"', ["sasl_username must be given"]),
