@@ -19,7 +19,8 @@ from ledger.errors import MalformedEvent, UnknownEvent
 from ledger.events import payload_of
 from streams.errors import CodecError, KafkaError, StreamStopped
 from streams.kafka.access import KafkaAccess, producer_options
-from streams.kafka.letters import DeadLetter, sent_of
+from streams.kafka.deadletter import LetterBox
+from streams.kafka.letters import DeadLetter
 from streams.kafka.read import READ_SECONDS_MAX, Read, batches_to, ends_of, in_words, reader
 from streams.kafka.records import event_of
 from streams.projector import Projector, RegistryProjector, RoutingProjector, UsageProjector
@@ -79,6 +80,7 @@ class Derived:
         self._topic = access.topic(fold.source)
         self._derived = access.topic(fold.derived)
         self._producer: AIOKafkaProducer | None = None
+        self._box = LetterBox(access, ROLE)
         self._partitions: dict[int, _Partition] = {}
         self._turn = asyncio.Lock()
         self._epoch = 0
@@ -96,6 +98,7 @@ class Derived:
 
     async def stop(self) -> None:
         """Disconnect. What was taken is on Kafka already."""
+        await self._box.close()
         if self._producer is not None:
             await self._producer.stop()
             self._producer = None
@@ -169,7 +172,9 @@ class Derived:
             if known.late and known.next_offset >= known.highest:
                 known.projector.again(known.late)
                 known.late = ()
-        await self._put_aside(letters)
+        if letters:
+            await self._box.put(letters)
+            self.dead += len(letters)
         await self._write(before, reads)
         if stopped is not None:
             raise StreamStopped(f"{self._topic}: {stopped}") from stopped
@@ -201,16 +206,6 @@ class Derived:
             value=read.value,
             headers=list(read.headers),
         )
-
-    async def _put_aside(self, letters: Sequence[DeadLetter]) -> None:
-        topic = self._access.topic("dead-letters")
-        for letter in letters:
-            sent = sent_of(letter)
-            with in_words(self._access):
-                await self._connected().send_and_wait(
-                    topic, sent.value, key=sent.key, partition=0, headers=sent.headers
-                )
-            self.dead += 1
 
     async def _write(self, before: dict[int, int], reads: Sequence[Read]) -> None:
         """Write what has changed and wait for every ack. All but the last record of a partition

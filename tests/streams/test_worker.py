@@ -277,6 +277,25 @@ async def test_a_gap_is_named_and_nothing_behind_it_is_taken(kafka: KafkaAccess)
     assert work.taken == len(found)
 
 
+async def test_poison_as_large_as_a_record_may_be_is_set_aside(kafka: KafkaAccess) -> None:
+    log = Load(4).requests(5)
+    await produce_raw(kafka, "requests", b"x" * 1_048_400, partition=0)
+    await produce(kafka, log)
+    found = await reads(kafka)
+    work = derived(kafka)
+    await work.start()
+    try:
+        assert await work.take(found) == {}
+    finally:
+        await work.stop()
+    assert (work.dead, work.taken) == (1, len(found))
+    [letter] = [
+        letter_of(read.headers, read.value)
+        async for read in read_to_end(kafka, "dead-letters", "test")
+    ]
+    assert letter is not None and letter.cut and "ce_specversion" in letter.reason
+
+
 async def test_marks_of_transactions_between_records_are_no_gap(kafka: KafkaAccess) -> None:
     log = Load(3).requests(20)
     options = producer_options(kafka, "test") | {"transactional_id": f"{kafka.prefix}-test"}
