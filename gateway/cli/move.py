@@ -115,6 +115,11 @@ def _alone(layout: Layout) -> Iterator[None]:
     from streams.local.runner import run_once
 
     _refuse_living(layout)
+    if not layout.ledger.exists() and layout.has_identity():
+        raise Stop(
+            f"the books of {layout.root} are in a ledger at a URL, which this command cannot carry;"
+            " its spools hold only the newest events, so nothing was begun"
+        )
     with progress("bringing the ledger up to date") as tell:
         run_once(layout.root, keep_bytes=KEEP_EVERYTHING, progress=tell)
     lock = FileLock.take(layout.runner_lock)

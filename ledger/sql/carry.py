@@ -4,6 +4,7 @@ The order is fixed, so that whoever carries can go on where it stopped: the regi
 order, then source by source from the oldest incarnation on, each topic in its sequence.
 """
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -62,8 +63,25 @@ def noted_events(read: ReadSession) -> list[Event]:
     for (record,) in read.rows(
         select(aside.c.record).order_by(aside.c.source, aside.c.topic, aside.c.sequence)
     ):
-        found.append(msgspec.json.decode(record, type=Event))
+        found.append(_recorded(record))
     return found
+
+
+def _recorded(record: str) -> Event:
+    """The event in a row of `conflicts`. One whose data is no text cannot go as it was: its data
+    becomes one JSON string with the same record of it, which counts as little as before."""
+    try:
+        return msgspec.json.decode(record, type=Event)
+    except msgspec.DecodeError:
+        # Bytes that are no text were written as \xNN, which is no JSON.
+        spelt = _ESCAPES.sub(lambda found: "\\\\" + found[0][1:].lstrip("\\"), record)
+        event = msgspec.json.decode(spelt, type=Event)
+        text = msgspec.json.encode(bytes(event.data).decode())
+        return msgspec.structs.replace(event, data=msgspec.Raw(text))
+
+
+_ESCAPES = re.compile(r"\\\\|\\x")
+"""A backslash that is escaped, and one that begins a byte."""
 
 
 def counted(read: ReadSession) -> tuple[int, int]:

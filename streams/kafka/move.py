@@ -7,6 +7,7 @@ compares the two.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -200,8 +201,10 @@ class Mover:
         ends = await self._ends()
         stop = asyncio.Event()
         stalls: list[str] = []
+        # What was set aside in the old ledger is so in the new one, however much of it there is.
+        options = WriterOptions(poison_per_minute=sys.maxsize)
         writer = KafkaWriter(
-            self._access, self._target, self._clock, self._say, stalls.append, WriterOptions()
+            self._access, self._target, self._clock, self._say, stalls.append, options
         )
         task = asyncio.create_task(writer.run(stop))
         try:

@@ -35,9 +35,13 @@ class Layout:
         self.spools.mkdir(parents=True, exist_ok=True)
         self.registry.mkdir(exist_ok=True)
 
+    @property
+    def _identity(self) -> Path:
+        return self.registry / "directory-id"
+
     def identity(self) -> str:
         """The id of this data directory, minted when it is first asked for. Not for two at once."""
-        path = self.registry / "directory-id"
+        path = self._identity
         with contextlib.suppress(FileNotFoundError):
             return path.read_text(encoding="ascii").strip()
         self.make()
@@ -46,6 +50,10 @@ class Layout:
         half.write_text(minted + "\n", encoding="ascii")
         half.replace(path)
         return minted
+
+    def has_identity(self) -> bool:
+        """True if somebody has asked for its id: then its ledger is, or was, at a URL."""
+        return self._identity.exists()
 
     def spool(self, incarnation: str) -> Path:
         """The directory of the spool of `incarnation`, which is a UUIDv7 in hex."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.dev.postgres import Postgres
 from ledger.clock import SystemClock
 from ledger.sql.names import names_of, set_name
 from ledger.sql.session import open_ledger
@@ -14,11 +15,13 @@ from ledger.sql.writer import Batch, LedgerWriter
 from streams.errors import KafkaError
 from streams.kafka.access import KafkaAccess
 from streams.kafka.move import Moved, Mover, read_cursor
+from streams.local.runner import run_once
+from tests.cli.books import dead_spool
 from tests.streams.builders import accepted, attempted, delivered, finished
 from tests.streams.house import House
 from tests.streams.test_kafka_writer import a_day
 from tests.streams.topics_house import Books, produce, settings_file
-from tests.support.events import Scribe, key_issued, price
+from tests.support.events import Scribe, key_issued, life, price
 from tests.support.processes import CLI, Process, wait_until
 
 
@@ -94,6 +97,22 @@ async def test_a_move_that_broke_off_goes_on(
     assert await move(house, kafka, target) == moved
 
 
+async def test_much_that_was_set_aside_does_not_stop_a_move(
+    house: House, kafka: KafkaAccess, tmp_path: Path
+) -> None:
+    """More of it than a writer takes for an accident; one of them is not even text."""
+    fill(house)
+    scribe = Scribe("/gateway/test/cc05")
+    odd = [scribe.write(finished(f"odd-{number}")) for number in range(130)]
+    odd = [msgspec.structs.replace(event, data=msgspec.Raw(b"{}")) for event in odd]
+    odd[7] = msgspec.structs.replace(odd[7], data=msgspec.Raw(b'{"x":"\\\\x\xff"}'))
+    with open_ledger(house.layout.ledger) as ledger:
+        written = LedgerWriter(ledger, SystemClock()).write(Batch("odder", 0, 130, odd))
+    assert written.conflicts == 130
+    moved = await move(house, kafka, tmp_path / "new.db")
+    assert moved.parted == ()
+
+
 async def test_an_installation_in_use_is_refused(
     house: House, kafka: KafkaAccess, tmp_path: Path
 ) -> None:
@@ -134,3 +153,18 @@ def test_the_command(house: House, kafka: KafkaAccess, postgres_url: str, tmp_pa
     assert told["parted"] == [] and told["before"] == told["after"]
     assert Books(postgres_url).hashes() == Books(house.layout.ledger).hashes()
     assert asyncio.run(move(house, kafka, postgres_url)).parted == ()
+
+
+def test_a_directory_whose_books_are_elsewhere_is_refused(
+    kafka: KafkaAccess, postgres: Postgres, postgres_url: str, tmp_path: Path
+) -> None:
+    """Its spools hold the newest events only; a move of those would say that all is the same."""
+    data = tmp_path / "data"
+    dead_spool(data, *life("r-1"))
+    assert run_once(data, ledger=postgres.create_database("elsewhere"))
+    config = settings_file(tmp_path, kafka, postgres_url)
+    line = [*CLI, "move", "--to-kafka", "--config", str(config), "--data", str(data)]
+    program = Process(line, tmp_path / "refused")
+    wait_until("it ends", lambda: not program.alive, 60)
+    assert program.popen.returncode == 1 and "in a ledger at a URL" in program.output()
+    assert not (data / "ledger.db").exists()
