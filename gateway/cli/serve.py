@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from gateway.cli.data import for_writing
+from gateway.cli.failure import Stop
 from gateway.cli.options import NAMES
 from gateway.cli.place import place_of, server_options
 from gateway.secrets import put_secret
@@ -83,10 +84,28 @@ def command(
             "no backend is given; give --backend URL, or write [[backends]] into a tollbook.toml "
             "(`tollbook init` makes one)"
         )
+    if settings.kafka.bootstrap:
+        refuse_embedded(data)
     settings = with_keys(settings, keys, for_writing(data))
     from gateway.wiring import serve
 
     return serve(settings, data)
+
+
+def refuse_embedded(data: Path) -> None:
+    """Raises `Stop` if `data` has keys or prices of its own: it was served without Kafka.
+
+    What its spools still hold is in its own ledger, and must not count in a second one too.
+    """
+    from streams.local.layout import Layout
+
+    log = Layout(data).registry_log
+    if log.exists() and log.stat().st_size > 0:
+        raise Stop(
+            f"{data} was served without Kafka: its keys, prices and books are its own. Carry them "
+            "over by `tollbook move --to-kafka`, then start with another --data, which is new; or "
+            "start this one without --kafka"
+        )
 
 
 def with_flags(settings: Settings, flags: Flags) -> Settings:

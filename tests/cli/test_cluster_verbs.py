@@ -68,3 +68,13 @@ def test_with_kafka_away_changes_are_refused_with_words(tmp_path: Path, postgres
     refused = run("prices", "set", "m", "--in", "1", *place)
     assert refused.exit_code == 1 and "Kafka at 127.0.0.1:1" in refused.stderr
     assert "nothing was changed" in refused.stderr
+
+
+def test_an_embedded_directory_is_not_served_with_kafka(tmp_path: Path) -> None:
+    """Its spools would be relayed: what its own ledger holds would count in the shared one too."""
+    data = ("--data", str(tmp_path / "data"))
+    assert run("keys", "create", "--name", "alice", *data).exit_code == 0
+    away = ("--backend", "http://127.0.0.1:9", "--kafka", "127.0.0.1:9", "--port", "0")
+    done = run("serve", *away, *data)
+    assert done.exit_code == 1
+    assert "was served without Kafka" in done.stderr and "tollbook move --to-kafka" in done.stderr
