@@ -47,6 +47,10 @@ SNAPSHOT_IDLE_SECONDS: Final = 60.0
 AGAIN_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
 """Pauses before brokers are tried again; the last one stands."""
 
+WORKER_SECONDS_MAX: Final = 30.0
+"""Each gateway says every two seconds what it sees of its backends, and a worker passes that on;
+one that takes over from another needs up to fifteen."""
+
 STALE_SECONDS_MAX: Final = 86_400
 """How old keys may be and still open. Nobody can say then what was revoked meanwhile."""
 
@@ -118,7 +122,7 @@ class Feed:
         self._progress = "no broker was reached yet"
         self._saved = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._started = clock.monotonic()
+        self._started = self._passed_on = clock.monotonic()
         self.lag = 0
 
     @property
@@ -163,8 +167,16 @@ class Feed:
 
     def note(self) -> str | None:
         """What somebody should know although all is ready; null if nothing."""
+        if self._live:
+            silent = self._clock.monotonic() - self._passed_on
+            if silent <= WORKER_SECONDS_MAX:
+                return None
+            return (
+                f"no worker has passed anything on for {duration(silent)}: what was issued or "
+                "revoked since is not known here; see that `tollbook worker` runs"
+            )
         age = self.age_seconds()
-        if self._live or age is None:
+        if age is None:
             return None
         return f"keys are as they were {duration(age)} ago: {self._fault or self._progress}"
 
@@ -250,6 +262,8 @@ class Feed:
             while True:
                 came = await consumer.getmany(timeout_ms=POLL_MS, max_records=RECORDS_MAX)
                 self._take(self._known, came.values())
+                if any(self._names[partition.topic] == ROUTING for partition in came):
+                    self._passed_on = self._clock.monotonic()
                 if self._clock.monotonic() - probed >= PROBE_SECONDS:
                     probed = self._clock.monotonic()
                     await self._probe(consumer)
@@ -274,6 +288,7 @@ class Feed:
         known.settle()
         self._known = known
         self._saved = -1
+        self._passed_on = self._clock.monotonic()
         self._heard()
         if self._fault is not None:
             log.warning("Kafka at %s is back; keys are up to date", self._access.where)

@@ -40,9 +40,13 @@ class Clock(SystemClock):
     """The machine's clock, which a test may put forward."""
 
     ahead = timedelta(0)
+    ahead_seconds = 0.0
 
     def now(self) -> datetime:
         return super().now() + self.ahead
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_seconds
 
 
 def book_with(*key_ids: str) -> Book:
@@ -139,6 +143,20 @@ async def test_many_keys_do_not_hold_the_loop(kafka: KafkaAccess, tmp_path: Path
         await until("all is read", lambda: len(following.book.keys) == 3000)
         other.cancel()
     assert turns > 3000 // RECORDS_MAX
+
+
+async def test_that_no_worker_passes_anything_on_is_told(
+    kafka: KafkaAccess, tmp_path: Path
+) -> None:
+    clock = Clock()
+    async with running(kafka, tmp_path / "feed", clock) as following:
+        await until("it is live", lambda: following.live)
+        assert following.note() is None
+        clock.ahead_seconds = 40.0
+        assert "no worker has passed anything on for" in str(following.note())
+        assert following.ready
+        await put(kafka, ROUTING, {"b-1/one": view_bytes(view("b-1", "one"))})
+        await until("a worker is heard of", lambda: following.note() is None)
 
 
 async def test_with_kafka_away_it_goes_on_from_the_snapshot_and_says_its_age(
