@@ -89,7 +89,7 @@ def change_registry(place: Place, make: Callable[[Book], Draft]) -> Book:
     from streams.local.layout import Layout
     from streams.log.registry import RegistryLog
 
-    directory = Layout(for_writing(place.data)).registry
+    directory = Layout(refuse_relayed(for_writing(place.data))).registry
     return RegistryLog(directory, cli_source(), clock=SystemClock()).append(make)
 
 
@@ -127,6 +127,8 @@ def key_names(place: Place) -> Mapping[str, str]:
 
 def name_key(place: Place, key_id: str, name: str) -> None:
     """Give a key its name. The ledger is made or migrated if need be."""
+    if place.embedded:
+        refuse_relayed(place.data)
     from ledger.sql.names import set_name
     from ledger.sql.session import open_ledger
 
@@ -150,9 +152,25 @@ def catch_up(place: Place) -> None:
     """Do the runner's work once if no runner is at it; else it is not behind by much."""
     from streams.local.runner import run_once
 
-    data = for_reading(place.data)
+    data = refuse_relayed(for_reading(place.data))
     with progress("bringing the ledger up to date") as tell:
         run_once(data, keep_bytes=KEEP_EVERYTHING, progress=tell, ledger=place.ledger_target)
+
+
+def refuse_relayed(data: Path) -> Path:
+    """`data`, unless it is that of a gateway with Kafka. Raises `Stop`.
+
+    Its requests count in the shared ledger, and must not count in one of its own too.
+    """
+    from streams.kafka.relay.status import STATUS
+
+    if (data / STATUS).exists():
+        raise Stop(
+            f"{data} is that of a gateway with Kafka: its books are in the shared ledger. Name "
+            "both by --config, or by --kafka and --ledger; without them give another directory by "
+            "--data"
+        )
+    return data
 
 
 def cli_source() -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 import click
 import msgspec
 
-from gateway.cli.data import for_writing
+from gateway.cli.data import for_writing, refuse_relayed
 from gateway.cli.failure import Stop
 from gateway.cli.options import NAMES
 from gateway.cli.place import place_of, server_options
@@ -86,6 +86,8 @@ def command(
         )
     if settings.kafka.bootstrap:
         refuse_embedded(data)
+    elif data.exists():
+        refuse_relayed(data)
     settings = with_keys(settings, keys, for_writing(data))
     from gateway.wiring import serve
 

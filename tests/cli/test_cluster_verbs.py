@@ -6,7 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.dev.broker import Broker
+from ledger.clock import SystemClock
 from streams.kafka.access import KafkaAccess
+from streams.kafka.relay.status import Status, write_status
 from tests.cli.books import run, run_json
 from tests.support.kafka import access_to, settings_file
 
@@ -78,3 +80,20 @@ def test_an_embedded_directory_is_not_served_with_kafka(tmp_path: Path) -> None:
     done = run("serve", *away, *data)
     assert done.exit_code == 1
     assert "was served without Kafka" in done.stderr and "tollbook move --to-kafka" in done.stderr
+
+
+def test_a_directory_of_a_gateway_with_kafka_is_not_served_or_billed_without(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    (data / "spool").mkdir(parents=True)
+    write_status(data, Status(at=SystemClock().now()))
+    for verb in (
+        ("bill",),
+        ("keys", "create", "--name", "n"),
+        ("serve", "--backend", "http://127.0.0.1:1"),
+    ):
+        refused = run(*verb, "--data", str(data))
+        assert refused.exit_code == 1, verb
+        assert "its books are in the shared ledger" in refused.stderr
+    assert not (data / "registry").exists() and not (data / "ledger.db").exists()
