@@ -6,7 +6,6 @@ writes nothing. It never reads a log and never decides when to read one.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from hashlib import sha256
 
 import msgspec
@@ -16,7 +15,7 @@ from ledger.clock import Clock, to_us
 from ledger.errors import EventError, PositionMoved, UnknownEvent
 from ledger.events import Event, Payload, payload_of
 from ledger.folds.book import Book
-from ledger.folds.requests import REQUEST_TYPES
+from ledger.folds.fitness import NUL, nameless, too_long, unfit
 from ledger.sql import tables
 from ledger.sql.intake import REGISTRY, Aside, Taken, last_place, name_of, take
 from ledger.sql.projections import (
@@ -159,7 +158,7 @@ def _sort(events: Iterable[Event], said: Iterable[Said]) -> tuple[list[Fact], li
             raise payload
         if event.topic in tables.NOT_TAKEN_TOPICS:
             continue
-        reason = _nameless(event)
+        reason = nameless(event)
         if reason is not None:
             broken.append(Aside(_named(event), reason))
             continue
@@ -171,7 +170,7 @@ def _sort(events: Iterable[Event], said: Iterable[Said]) -> tuple[list[Fact], li
         except UnicodeDecodeError as wrong:
             broken.append(Aside(event, str(wrong)))
             continue
-        reason = _fault(event, payload)
+        reason = unfit(event, payload)
         if reason is None:
             facts.append(Fact(event, payload, data))
         else:
@@ -179,73 +178,13 @@ def _sort(events: Iterable[Event], said: Iterable[Said]) -> tuple[list[Fact], li
     return facts, broken
 
 
-_NUL = "\0"
-"""The one character that Postgres keeps in no text; SQLite is held to the same."""
-
-NAME_BYTES_MAX = 1000
-"""The longest name that keys a row: two and a number fit an index entry of Postgres, which ends at
-2,704 bytes. A record with a longer one would fail the transaction of everybody's records."""
-
-_KEYED = ("request_id", "key_id", "model", "price_id", "closed_source", "abandoned_source")
-"""What of payloads keys a row of some projection, or stands in an index."""
-
-
-def _nameless(event: Event) -> str | None:
-    """Why `event` cannot be stored under its name; null if it can."""
-    if _NUL in f"{event.id}{event.source}{event.subject}{event.topic}{event.type}":
-        return "its envelope holds a NUL, which no text has"
-    if len(event.id) + len(event.source) <= NAME_BYTES_MAX // 4:
-        return None
-    for name, text in (("id", event.id), ("source", event.source)):
-        if _too_long(text):
-            return f"its {name} is longer than the {NAME_BYTES_MAX} bytes that a name may have"
-    return None
-
-
 def _named(event: Event) -> Event:
     """`event` under a name that can be stored, to be set aside."""
     texts = {name: getattr(event, name) for name in ("id", "source", "subject", "topic", "type")}
-    texts = {name: text.replace(_NUL, "\ufffd") for name, text in texts.items()}
-    if _too_long(event.source):
+    texts = {name: text.replace(NUL, "\ufffd") for name, text in texts.items()}
+    if too_long(event.source):
         texts["source"] = f"{event.source[:60]}…{sha256(event.source.encode()).hexdigest()}"
     return msgspec.structs.replace(event, **texts)
-
-
-def _too_long(text: str) -> bool:
-    return len(text.encode()) > NAME_BYTES_MAX
-
-
-def _fault(event: Event, payload: Payload) -> str | None:
-    """Why an event that decodes can still not count; null if it can."""
-    data = bytes(event.data)
-    # In JSON a NUL is always written so; in the data itself it harms nothing.
-    if b"\\u0000" in data:
-        for name, value in msgspec.structs.asdict(payload).items():
-            if isinstance(value, str) and _NUL in value:
-                return f"its {name} holds a NUL, which no text has"
-    if len(data) > NAME_BYTES_MAX:
-        for name in _KEYED:
-            if _too_long(getattr(payload, name, "")):
-                return f"its {name} is longer than the {NAME_BYTES_MAX} bytes that a name may have"
-    if b'"0001-' in data or b'"9999-' in data:
-        # Only at the ends of time can a moment with an offset have no time in UTC.
-        for name, value in msgspec.structs.asdict(payload).items():
-            if isinstance(value, datetime) and not _in_time(value):
-                return f"its {name} is before the year 1 or behind the year 9999 in UTC"
-    if event.topic != payload.TOPIC:
-        return f"{event.type} belongs to the topic {payload.TOPIC}, not {event.topic}"
-    if isinstance(payload, REQUEST_TYPES) and not event.id.startswith(payload.request_id + "/"):
-        # The audit finds the events of one request side by side by their ids.
-        return f"the id {event.id} does not begin with its request's, {payload.request_id}/"
-    return None
-
-
-def _in_time(moment: datetime) -> bool:
-    try:
-        moment.astimezone(UTC)
-    except OverflowError:
-        return False
-    return True
 
 
 def position(read: ReadSession, log: str) -> int:
@@ -305,7 +244,7 @@ def _set_poison_aside(tx: WriteSession, batch: Batch, noticed_us: int) -> int:
             {
                 "log": batch.log,
                 "log_offset": one.offset,
-                "reason": one.reason.replace(_NUL, "\ufffd"),
+                "reason": one.reason.replace(NUL, "\ufffd"),
                 "record": one.record,
                 "noticed_us": noticed_us,
             },

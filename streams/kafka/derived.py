@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from ledger.clock import Clock
 from ledger.errors import MalformedEvent, UnknownEvent
 from ledger.events import payload_of
+from ledger.folds.fitness import nameless, unfit
 from streams.errors import CodecError, KafkaError, StreamStopped
 from streams.kafka.access import KafkaAccess, producer_options
 from streams.kafka.deadletter import LetterBox
@@ -189,10 +190,16 @@ class Derived:
         except CodecError as wrong:
             return self._letter(read, str(wrong))
         try:
-            projector.take(event, payload_of(event), read.offset, read.timestamp_ms)
+            payload = payload_of(event)
         except MalformedEvent as wrong:
             projector.broken(event, read.offset)
             return self._letter(read, str(wrong))
+        reason = nameless(event) or unfit(event, payload)
+        if reason is None:
+            projector.take(event, payload, read.offset, read.timestamp_ms)
+        elif nameless(event) is None:
+            # The ledger sets it aside, and so it may not count here either.
+            projector.broken(event, read.offset)
         return None
 
     def _letter(self, read: Read, reason: str) -> DeadLetter:

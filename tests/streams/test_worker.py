@@ -6,6 +6,7 @@ import random
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
@@ -370,3 +371,14 @@ async def test_a_stranger_in_a_derived_topic_stops_it_with_words(kafka: KafkaAcc
     await produce_raw(kafka, "usage-by-key", b"{}", partition=0)
     with pytest.raises(StreamStopped, match="no worker wrote"):
         await derived(kafka).place([0])
+
+
+def test_what_the_ledger_sets_aside_does_not_count_in_the_live_totals(
+    kafka: KafkaAccess, seed: int
+) -> None:
+    load = Load(seed)
+    ended = load.scribe.write(events.finished("stranger", key_id="key-1"))
+    asyncio.run(produce(kafka, [msgspec.structs.replace(ended, id="of-nobody/finished")]))
+    asyncio.run(produce(kafka, load.requests(10)))
+    with working(kafka):
+        wait_for(kafka, load.sent)
