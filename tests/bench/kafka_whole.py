@@ -21,7 +21,7 @@ from tests.cluster.world import Cluster
 from tests.kill.world import Fleet
 from tests.support.fake_backend import KEY
 from tests.support.kafka import access_to, running_broker, running_postgres
-from tests.support.processes import call, descendants, free_port, wait_until
+from tests.support.processes import descendants, free_port
 
 RATES: Final = (150, 300, 450, 600, 800, 1000)
 SECONDS: Final = 15.0
@@ -48,8 +48,6 @@ def bench_whole(_: int) -> None:
         access = access_to(broker, partitions=6)
         cluster = stack.enter_context(Cluster(fleet, folder / "c", access, url, gateways=1))
         cluster.begin_all()
-        models = f"{cluster.houses[0].url}/v1/models"
-        wait_until("the key is known", lambda: call(models, key=cluster.keys[0]).status == 200)
         asyncio.run(_load(cluster, 50, 3.0))
         for rate in RATES:
             if not _one_rate(cluster, rate, broker.pid, postgres.pid):

@@ -23,6 +23,7 @@ from tests.support.processes import (
     CLI,
     Gateway,
     Process,
+    call,
     descendants,
     free_port,
     lives,
@@ -144,6 +145,12 @@ class Cluster:
             self.begin(role)
         for house in self.houses:
             self.start(house)
+        # Keys come from the worker, which may have begun later than the gateways.
+        for house in self.houses:
+            wait_until(f"{house.name} knows the keys", lambda url=house.url: self._known(url))
+
+    def _known(self, url: str) -> bool:
+        return all(call(f"{url}/v1/models", key=key).status == 200 for key in self.keys)
 
     def kill_role(self, name: str) -> None:
         """`kill -9` a writer or worker."""
