@@ -194,11 +194,12 @@ class Derived:
         except MalformedEvent as wrong:
             projector.broken(event, read.offset)
             return self._letter(read, str(wrong))
-        reason = nameless(event) or unfit(event, payload)
-        if reason is None:
+        # What the ledger sets aside may not count here either.
+        if nameless(event) is not None:
+            return None
+        if unfit(event, payload) is None:
             projector.take(event, payload, read.offset, read.timestamp_ms)
-        elif nameless(event) is None:
-            # The ledger sets it aside, and so it may not count here either.
+        else:
             projector.broken(event, read.offset)
         return None
 

@@ -233,20 +233,11 @@ class Follower(_Log):
 
     def source(self) -> str | None:
         """The name of the writer, by its records or else by its file; null if neither tells."""
-        if self.life.source is not None:
-            return self.life.source
-        try:
-            return self.reader.source() or None
-        except (OSError, UnicodeDecodeError):
-            return None
+        return self.reader.told_source() if self.life.source is None else self.life.source
 
     def end(self) -> int:
         """The logical end of the spool on disk as it is now; 0 if the spool is gone."""
-        try:
-            segments = self.reader.segments()
-        except FileNotFoundError:
-            return 0
-        return segments[-1].end if segments else 0
+        return self.reader.end()
 
     def close(self) -> None:
         """Let go of the open files."""

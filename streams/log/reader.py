@@ -86,6 +86,21 @@ class SpoolReader:
         """The name of the writer. Raises `OSError` if it cannot be read."""
         return (self.directory / SOURCE).read_text(encoding="utf-8").strip()
 
+    def told_source(self) -> str | None:
+        """The name of the writer; null if its file does not tell."""
+        try:
+            return self.source() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def end(self) -> int:
+        """The logical end of the spool on disk as it is now; 0 if the spool is gone."""
+        try:
+            segments = self.segments()
+        except FileNotFoundError:
+            return 0
+        return segments[-1].end if segments else 0
+
     def consumed(self) -> int:
         """The logical offset below which the ledger has taken everything; 0 if never told."""
         try:
