@@ -100,6 +100,16 @@ TOPICS: Final[dict[str, Topic]] = {
             retention_ms=DAY_MS,
         ),
         Topic(
+            name="counters",
+            key="subject",
+            kept="ledger",
+            holds="what the engines' own counters said, to reconcile with",
+            writers="relay",
+            readers="ledger writer",
+            split=True,
+            retention_ms=30 * DAY_MS,
+        ),
+        Topic(
             name="registry",
             key="subject",
             kept="ledger",
@@ -150,8 +160,8 @@ TOPICS: Final[dict[str, Topic]] = {
     )
 }
 
-EVENT_TOPICS: Final = ("requests", "tokens", "sources", "backends", "registry")
+EVENT_TOPICS: Final = ("requests", "tokens", "sources", "backends", "counters", "registry")
 """Topics that hold events, by name."""
 
-LEDGER_TOPICS: Final = ("requests", "tokens", "sources", "registry")
+LEDGER_TOPICS: Final = ("requests", "tokens", "sources", "counters", "registry")
 """Topics that the ledger writer reads."""

@@ -1,7 +1,7 @@
 """The public vocabulary: every fact that Tollbook records. Pure; read it whole before adding."""
 
 from ledger.events.access import KeyIssued, KeyRevoked
-from ledger.events.backends import BackendObserved
+from ledger.events.backends import BackendCounted, BackendObserved
 from ledger.events.envelope import Draft, Event, Payload, same_fact
 from ledger.events.prices import PricePublished
 from ledger.events.registry import PAYLOADS, payload_of, type_of
@@ -19,6 +19,7 @@ from ledger.events.usage import BUCKETS, Basis, Usage
 __all__ = [
     "BUCKETS",
     "PAYLOADS",
+    "BackendCounted",
     "BackendObserved",
     "Basis",
     "Draft",

@@ -7,7 +7,7 @@ import msgspec
 
 from ledger.errors import EventError, MalformedEvent, UnknownEvent
 from ledger.events.access import KeyIssued, KeyRevoked
-from ledger.events.backends import BackendObserved
+from ledger.events.backends import BackendCounted, BackendObserved
 from ledger.events.envelope import Event, Payload
 from ledger.events.prices import PricePublished
 from ledger.events.requests import (
@@ -30,6 +30,7 @@ _CLASSES: Final = (
     SourceMark,
     SourceClosed,
     BackendObserved,
+    BackendCounted,
     KeyIssued,
     KeyRevoked,
     PricePublished,

@@ -22,7 +22,9 @@ class RequestAccepted(Payload, frozen=True, kw_only=True):
 
     A request is dated and priced by the time of this event. `held_out` is the caller's own limit
     of output tokens (null: none given); `deadline` is when the total timeout will have ended it.
-    `client_request` is a keyed hash of the id that the client gave, never the id itself.
+    `client_request` is a keyed hash of the id that the client gave, never the id itself;
+    `client_retry` is how often the client says that it has tried this before (OpenAI's clients
+    send it as `x-stainless-retry-count`).
     """
 
     TYPE: ClassVar[str] = "tollbook.request.accepted.v1"
@@ -37,6 +39,7 @@ class RequestAccepted(Payload, frozen=True, kw_only=True):
     held_in: Count | None = None
     held_out: Count | None = None
     client_request: str | None = None
+    client_retry: Count | None = None
 
 
 class RequestAttempted(Payload, frozen=True, kw_only=True):

@@ -18,7 +18,16 @@ NAME_BYTES_MAX = 1000
 """The longest name that keys a row: two and a number fit an index entry of Postgres, which ends at
 2,704 bytes. A record with a longer one would fail the transaction of everybody's records."""
 
-_KEYED = ("request_id", "key_id", "model", "price_id", "closed_source", "abandoned_source")
+_KEYED = (
+    "request_id",
+    "key_id",
+    "model",
+    "backend_id",
+    "client_request",
+    "price_id",
+    "closed_source",
+    "abandoned_source",
+)
 """What of payloads keys a row of some projection, or stands in an index."""
 
 

@@ -53,6 +53,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     duration_us: int | None = None
     overhead_us: int | None = None
     client_request: str | None = None
+    client_retry: int | None = None
 
     @property
     def billed(self) -> bool:
@@ -98,6 +99,7 @@ def _accepted(row: RequestRow | None, event: Event, said: RequestAccepted) -> Re
         stream=said.stream,
         accepted_at=event.time,
         client_request=said.client_request,
+        client_retry=said.client_retry,
     )
 
 

@@ -36,6 +36,8 @@ def projection_hash(read: ReadSession, of: Projection = MAIN) -> dict[str, str]:
         "source_topics": _hash(
             read, of.source_topics, of.source_topics.c.topic.not_in(tables.NOT_KEPT_TOPICS)
         ),
+        "attempts": _hash(read, of.attempts),
+        "counters": _hash(read, of.counters),
     }
 
 

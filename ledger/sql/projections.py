@@ -11,15 +11,35 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, Table, bindparam, case, delete, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Table,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+)
 
 from ledger.clock import to_us
-from ledger.events import Event, Payload, SourceClosed, SourceMark
+from ledger.events import (
+    BackendCounted,
+    Event,
+    Payload,
+    RequestAttempted,
+    SourceClosed,
+    SourceMark,
+)
+from ledger.folds.attempts import merged, told_by
 from ledger.folds.book import Book, BookFold
 from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
 from ledger.folds.usage import changes
 from ledger.sql import tables
 from ledger.sql.rows import (
+    attempt_params,
+    counters_params,
     key_params,
     price_params,
     request_of,
@@ -52,6 +72,8 @@ class Projection(msgspec.Struct, frozen=True):
     prices: Table
     sources: Table
     source_topics: Table
+    attempts: Table
+    counters: Table
 
 
 MAIN = Projection(*tables.PROJECTIONS)
@@ -92,6 +114,34 @@ def project_requests(tx: WriteSession, to: Projection, facts: Sequence[Fact]) ->
     if pairs:
         tx.insert(upsert(tx.dialect, to.requests), [request_params(row) for _, row in pairs])
         project_usage(tx, to, pairs)
+
+
+def project_attempts(tx: WriteSession, to: Projection, facts: Iterable[Fact]) -> None:
+    """Put the attempts of requests together, each from the events that tell of it."""
+    rows = merged(
+        row
+        for fact in facts
+        if isinstance(fact.payload, RequestAttempted)
+        for row in told_by(fact.event, fact.payload)
+    )
+    if rows:
+        params = [attempt_params(row) for row in rows.values()]
+        tx.insert(upsert(tx.dialect, to.attempts, _known), params)
+
+
+def _known(table: Table, new: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
+    return {c.name: func.coalesce(c, new[c.name]) for c in table.columns if not c.primary_key}
+
+
+def project_counters(tx: WriteSession, to: Projection, facts: Iterable[Fact]) -> None:
+    """Store readings of engines' counters as they came."""
+    rows = [
+        counters_params(fact.event, fact.payload)
+        for fact in facts
+        if isinstance(fact.payload, BackendCounted)
+    ]
+    if rows:
+        tx.insert(upsert(tx.dialect, to.counters), rows)
 
 
 def request_rows(

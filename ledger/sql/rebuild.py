@@ -18,7 +18,9 @@ from ledger.sql.hashes import projection_hash
 from ledger.sql.projections import (
     MAIN,
     Projection,
+    project_attempts,
     project_book,
+    project_counters,
     project_reach,
     project_requests,
     project_sources,
@@ -79,6 +81,8 @@ def _replay(tx: WriteSession, to: Projection, progress: Progress) -> int:
     total, done = count_events(tx), 0
     for facts in stored_facts(tx):
         project_requests(tx, to, facts)
+        project_attempts(tx, to, facts)
+        project_counters(tx, to, facts)
         project_sources(tx, to, facts)
         done += len(facts)
         progress(done, total)

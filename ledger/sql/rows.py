@@ -7,7 +7,8 @@ import msgspec
 
 from ledger.amounts import decimal_text, pico_per_token
 from ledger.clock import from_us, to_us
-from ledger.events import BUCKETS, Event, Usage
+from ledger.events import BUCKETS, BackendCounted, Event, Usage
+from ledger.folds.attempts import AttemptRow
 from ledger.folds.book import Key, Price
 from ledger.folds.requests import RequestRow
 from ledger.folds.usage import Cell, Totals
@@ -82,6 +83,7 @@ def request_params(row: RequestRow) -> Params:
         "duration_us": row.duration_us,
         "overhead_us": row.overhead_us,
         "client_request": row.client_request,
+        "client_retry": row.client_retry,
     }
 
 
@@ -89,7 +91,8 @@ def request_of(row: Sequence[Any]) -> RequestRow:
     """The request in a row of `REQUEST_COLUMNS`."""
     request_id, state, source, key_id, model, endpoint, stream, accepted_us, *rest = row
     backend_id, attempts, chunks, basis, a, b, c, d, e, *rest = rest
-    outcome, status, reason, first_token_us, duration_us, overhead_us, client_request = rest
+    outcome, status, reason, first_token_us, duration_us, overhead_us, *rest = rest
+    client_request, client_retry = rest
     return RequestRow(
         request_id=request_id,
         state=state,
@@ -111,6 +114,7 @@ def request_of(row: Sequence[Any]) -> RequestRow:
         duration_us=duration_us,
         overhead_us=overhead_us,
         client_request=client_request,
+        client_retry=client_retry,
     )
 
 
@@ -127,6 +131,34 @@ def usage_params(cell: Cell, totals: Totals) -> Params:
         row[name] = tokens
         row[f"{name}_known"] = known
     return row
+
+
+def attempt_params(row: AttemptRow) -> Params:
+    """The row of an attempt."""
+    return {
+        "request_id": row.request_id,
+        "attempt": row.attempt,
+        "backend_id": row.backend_id,
+        "started_us": None if row.started_at is None else to_us(row.started_at),
+        "failed": row.failed,
+    }
+
+
+def counters_params(event: Event, said: BackendCounted) -> Params:
+    """The row of a reading of an engine's counters."""
+    started = said.process_started
+    return {
+        "backend_id": said.backend_id,
+        "at_us": to_us(event.time),
+        "source": event.source,
+        "gateway": said.gateway,
+        "engine": said.engine,
+        "counters": msgspec.json.encode(said.counters, order="sorted").decode(),
+        "process_started_us": None if started is None else to_us(started),
+        "running": said.running,
+        "waiting": said.waiting,
+        "fault": said.fault,
+    }
 
 
 def key_params(key: Key) -> Params:

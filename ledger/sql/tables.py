@@ -82,11 +82,45 @@ requests = Table(
     Column("first_token_us", BigInteger),
     Column("duration_us", BigInteger),
     Column("overhead_us", BigInteger),
-    Column("client_request", TEXT),
+    Column("client_request", ORDERED),
+    Column("client_retry", BigInteger),
 )
 """Projection: one row per accepted request, `ledger.folds.requests.RequestRow`."""
 
 Index("requests_source_state", requests.c.source, requests.c.state)
+Index(
+    "requests_client_request",
+    requests.c.client_request,
+    sqlite_where=requests.c.client_request.is_not(None),
+    postgresql_where=requests.c.client_request.is_not(None),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    _key("request_id"),
+    Column("attempt", BigInteger, primary_key=True, autoincrement=False),
+    Column("backend_id", TEXT),
+    Column("started_us", BigInteger),
+    Column("failed", TEXT, comment="why another one was made; null for the last"),
+)
+"""Projection: one row per backend that was called for a request, `ledger.folds.attempts`."""
+
+counters = Table(
+    "counters",
+    metadata,
+    _key("backend_id"),
+    Column("at_us", BigInteger, primary_key=True, autoincrement=False),
+    _key("source"),
+    Column("gateway", TEXT, nullable=False),
+    Column("engine", TEXT, nullable=False),
+    Column("counters", TEXT, nullable=False, comment="a JSON object: name to count"),
+    Column("process_started_us", BigInteger),
+    Column("running", BigInteger),
+    Column("waiting", BigInteger),
+    Column("fault", TEXT),
+)
+"""Projection: each reading of an engine's own counters, by the gateway that read them."""
 
 usage_hourly = Table(
     "usage_hourly",
@@ -195,7 +229,7 @@ An empty record stands for bytes that could not be read; its row goes once they 
 meta = Table("meta", metadata, _key("key"), Column("value", TEXT, nullable=False))
 """Facts about this ledger itself."""
 
-PROJECTIONS = (requests, usage_hourly, keys, prices, sources, source_topics)
+PROJECTIONS = (requests, usage_hourly, keys, prices, sources, source_topics, attempts, counters)
 """What `rebuild` drops and makes again from `events`; everything else is kept."""
 
 NOT_KEPT_TOPICS = frozenset({"tokens"})

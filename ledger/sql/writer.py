@@ -21,7 +21,9 @@ from ledger.sql.intake import REGISTRY, Aside, Taken, last_place, name_of, take
 from ledger.sql.projections import (
     MAIN,
     Fact,
+    project_attempts,
     project_book,
+    project_counters,
     project_reach,
     project_requests,
     project_sources,
@@ -116,6 +118,8 @@ class LedgerWriter:
             for fact in passing:
                 taken.reach(name_of(fact.event), fresh=False)
             project_requests(tx, MAIN, taken.new + passing)
+            project_attempts(tx, MAIN, taken.new)
+            project_counters(tx, MAIN, taken.new)
             project_sources(tx, MAIN, taken.new)
             project_reach(tx, MAIN, taken.reaches)
             book, place = self._project_registry(tx, taken)
