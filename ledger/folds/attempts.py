@@ -49,7 +49,7 @@ def _both(one: AttemptRow, other: AttemptRow) -> AttemptRow:
     return AttemptRow(
         request_id=one.request_id,
         attempt=one.attempt,
-        backend_id=one.backend_id or other.backend_id,
-        started_at=one.started_at or other.started_at,
-        failed=one.failed or other.failed,
+        backend_id=other.backend_id if one.backend_id is None else one.backend_id,
+        started_at=other.started_at if one.started_at is None else one.started_at,
+        failed=other.failed if one.failed is None else one.failed,
     )

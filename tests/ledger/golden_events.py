@@ -1,13 +1,19 @@
 """One event of every type and version with every field set: what the golden files hold.
 
 A golden file is what some version of Tollbook wrote into somebody's ledger, so it is never edited.
-A type that needs another shape gets a new version, a new entry here and a file of its own.
+A field that is added, and may be left out, gives the type a second file (`TYPE.2.json`); a type that
+needs another shape gets a new version. Either is a new entry here.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
+
 from ledger.events import (
+    BackendCounted,
     BackendObserved,
     Draft,
     KeyIssued,
@@ -32,18 +38,21 @@ USAGE = Usage(uncached_in=36, cached_in=5, cache_write_in=2, reasoning_out=7, ot
 LATER = START + timedelta(microseconds=1_234_567)
 LAST = {"requests": 3, "tokens": 40, "sources": 1}
 
+ACCEPTED = RequestAccepted(
+    request_id=ID,
+    key_id="k-1",
+    model="gemma",
+    endpoint="chat",
+    stream=True,
+    deadline=START + timedelta(minutes=30),
+    held_in=41,
+    held_out=100,
+    client_request="9f86d081884c7d65",
+)
+
 _PAYLOADS: tuple[Payload, ...] = (
-    RequestAccepted(
-        request_id=ID,
-        key_id="k-1",
-        model="gemma",
-        endpoint="chat",
-        stream=True,
-        deadline=START + timedelta(minutes=30),
-        held_in=41,
-        held_out=100,
-        client_request="9f86d081884c7d65",
-    ),
+    ACCEPTED,
+    msgspec.structs.replace(ACCEPTED, client_retry=2),
     RequestAttempted(request_id=ID, attempt=2, backend_id="b-0123abcd", after="connect refused"),
     RequestRejected(request_id=ID, key_id="k-1", status=404, code="model_not_found", model="llama"),
     TokensDelivered(request_id=ID, chunks=12, basis="running", usage=USAGE),
@@ -95,6 +104,16 @@ _PAYLOADS: tuple[Payload, ...] = (
         failures=2,
         first_token_us=41_000,
     ),
+    BackendCounted(
+        backend_id="b-0123abcd",
+        gateway="box",
+        engine="vllm",
+        counters={"vllm:prompt_tokens_total": 4810, "vllm:generation_tokens_total": 977},
+        process_started=START,
+        running=3,
+        waiting=1,
+        fault="/metrics answered 500",
+    ),
     KeyIssued(key_id="k-1", base=0, version=1, hash="ab" * 32, models=["gemma", "llama"]),
     KeyRevoked(key_id="k-1", base=1, version=2, hash="ab" * 32, revoked_at=LATER, models=["gemma"]),
     PricePublished(
@@ -115,4 +134,16 @@ def record_of(payload: Payload) -> bytes:
     return Scribe().record(draft)
 
 
-DRAFTS = {payload.TYPE: payload for payload in _PAYLOADS}
+def _named(payloads: Iterable[Payload]) -> Iterator[tuple[str, Payload]]:
+    shapes = Counter[str]()
+    for payload in payloads:
+        shapes[payload.TYPE] += 1
+        number = shapes[payload.TYPE]
+        yield payload.TYPE if number == 1 else f"{payload.TYPE}.{number}", payload
+
+
+DRAFTS = dict(_named(_PAYLOADS))
+"""By the name of the golden file: `TYPE`, and `TYPE.2` once a field was added."""
+
+NEWEST = {payload.TYPE: name for name, payload in DRAFTS.items()}
+"""The name of the file that sets every field which its type has by now."""

@@ -30,7 +30,11 @@ def story(requests: int = 40) -> list[Event]:
     stored = scribe.write_all(say.mark(SOURCE, 1, START, {}))
     for n in range(requests):
         at = START + timedelta(minutes=7 * n)
-        begin = [say.accepted(f"r{n:04}", at), say.delivered(f"r{n:04}", 1, at=at)]
+        begin = [say.accepted(f"r{n:04}", at), say.attempted(f"r{n:04}", 1, at)]
+        if n % 5 == 0:
+            begin.append(say.attempted(f"r{n:04}", 2, at, backend_id="b-2", after="refused"))
+        begin.append(say.delivered(f"r{n:04}", 1, at=at))
+        begin.append(say.counted("b-1", n, at, {"vllm:prompt_tokens_total": 12 * n}))
         stored += scribe.write_all(*begin)
         if n % 3 == 0:
             stored.append(scribe.write(say.finished(f"r{n:04}", at)))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ledger.events import (
+    BackendCounted,
     Basis,
     Draft,
     Event,
@@ -70,8 +71,11 @@ def attempted(
     at: datetime = START,
     key_id: str = "key-1",
     backend_id: str = "b-1",
+    after: str | None = None,
 ) -> Draft:
-    payload = RequestAttempted(request_id=request_id, attempt=attempt, backend_id=backend_id)
+    payload = RequestAttempted(
+        request_id=request_id, attempt=attempt, backend_id=backend_id, after=after
+    )
     return Draft(f"{request_id}/attempted/{attempt}", key_id, at, payload)
 
 
@@ -173,6 +177,22 @@ def mark(source: str, number: int, at: datetime, last: dict[str, int], open_: in
 def closed(source: str, at: datetime, last: dict[str, int], by: str = "itself") -> Draft:
     payload = SourceClosed(closed_source=source, last=last, by=by)
     return Draft(f"{source}/closed", source, at, payload)
+
+
+def counted(
+    backend_id: str,
+    number: int = 1,
+    at: datetime = START,
+    counters: dict[str, int] | None = None,
+    engine: str = "vllm",
+    source: str = SOURCE,
+    **more: Any,
+) -> Draft:
+    """Reading `number` of the engine's own counters, by `source`."""
+    payload = BackendCounted(
+        backend_id=backend_id, gateway="test", engine=engine, counters=counters or {}, **more
+    )
+    return Draft(f"{source}/counted/{number}", backend_id, at, payload)
 
 
 def key_issued(
