@@ -122,13 +122,21 @@ class HttpClient:
             raise BackendFailed("lost", f"it answered with status {response.status}")
         return HttpAnswer(response)
 
-    async def fetch(self, target: Target, path: str, *, seconds: float) -> tuple[int, bytes]:
+    async def fetch(
+        self, target: Target, path: str, *, seconds: float, body: bytes | None = None
+    ) -> tuple[int, bytes]:
         headers = {} if target.authorization is None else {"authorization": target.authorization}
+        if body is not None:
+            headers["content-type"] = "application/json"
         try:
             async with (
                 asyncio.timeout(seconds),
-                self._session.get(
-                    target.url + path, headers=headers, allow_redirects=False
+                self._session.request(
+                    "GET" if body is None else "POST",
+                    target.url + path,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
                 ) as response,
             ):
                 return response.status, await response.read()

@@ -60,6 +60,9 @@ class Client(Protocol):
         """POST `body` and wait for the head of the answer. Raises `BackendFailed`."""
         ...
 
-    async def fetch(self, target: Target, path: str, *, seconds: float) -> tuple[int, bytes]:
-        """GET a small document within `seconds`. Raises `BackendFailed`."""
+    async def fetch(
+        self, target: Target, path: str, *, seconds: float, body: bytes | None = None
+    ) -> tuple[int, bytes]:
+        """GET a small document within `seconds`, or POST `body` (JSON) for it. Raises
+        `BackendFailed`."""
         ...
