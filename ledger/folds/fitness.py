@@ -57,7 +57,8 @@ def unfit(event: Event, payload: Payload) -> str | None:
                 return f"its {name} holds a NUL, which no text has"
     if len(data) > NAME_BYTES_MAX:
         for name in _KEYED:
-            if too_long(getattr(payload, name, "")):
+            text = getattr(payload, name, None)
+            if text is not None and too_long(text):
                 return f"its {name} is longer than the {NAME_BYTES_MAX} bytes that a name may have"
     if b'"0001-' in data or b'"9999-' in data:
         # Only at the ends of time can a moment with an offset have no time in UTC.

@@ -14,9 +14,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import insert, inspect, select, text
 
 import migrations
+from ledger.audit import audit
 from ledger.errors import LedgerUnavailable
 from ledger.sql import engines, migrate, tables
+from ledger.sql.rebuild import rebuild
 from ledger.sql.session import Ledger, ledger_url, open_ledger
+from tests.ledger.ledgers import Feeder, scribed
+from tests.support import events as say
 
 SOURCE_OF_MIGRATIONS = Path(migrations.__file__).parent
 
@@ -65,6 +69,56 @@ def test_down_to_nothing_and_up_again(ledger: Ledger) -> None:
             "alembic_version",
             *tables.metadata.tables,
         }
+
+
+FIRST = migrate.KNOWN[0]
+
+
+def rows_of(ledger: Ledger, *left_out: str) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table but `left_out`."""
+    with ledger.read() as read:
+        return {
+            name: [tuple(row) for row in read.rows(select(table).order_by(*table.primary_key))]
+            for name, table in tables.metadata.tables.items()
+            if name not in left_out
+        }
+
+
+def test_a_first_ledger_with_data_comes_up_with_its_attempts_and_counts_the_same(
+    ledger: Ledger,
+) -> None:
+    """Nothing but the new tables and the new column is touched; the attempts are those which the
+    same events make now."""
+    feeder = Feeder(ledger)
+    for n in range(30):
+        request = f"r{n:02}"
+        tries = [say.accepted(request), say.attempted(request, 1)]
+        if n % 3:
+            tries.append(say.attempted(request, 2, say.after(1), backend_id="b-2", after="é\n"))
+        if n % 5 == 0:
+            tries.append(say.attempted(request, len(tries), say.after(2), backend_id="b-3"))
+        feeder.feed(scribed([*tries, say.finished(request)], f"/gateway/test/{n}"))
+    before = rows_of(ledger)
+    assert len(before["attempts"]) == 30 + 20 + 6
+    with ledger.write() as tx:
+        migrate.downgrade(tx.connection, FIRST)
+        assert {"attempts", "counters"}.isdisjoint(inspect(tx.connection).get_table_names())
+    with ledger.read() as read:
+        assert migrate.schema_of(read) == FIRST
+    migrate.bring_up(ledger)
+    assert rows_of(ledger) == before
+    with ledger.read() as read:
+        assert audit(read).clean
+    assert rebuild(ledger).parted == ()
+
+
+def test_a_first_ledger_is_not_read_before_it_is_brought_up(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with open_ledger(path) as ledger, ledger.write() as tx:
+        migrate.downgrade(tx.connection, FIRST)
+    with pytest.raises(LedgerUnavailable, match=rf"older version.*{FIRST}"):
+        open_ledger(path, readonly=True)
+    assert read_version(path) == migrate.HEAD
 
 
 def test_a_migration_that_fails_leaves_nothing(

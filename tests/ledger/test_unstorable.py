@@ -67,3 +67,13 @@ def test_the_longest_names_are_taken(ledger: Ledger) -> None:
     )
     written = LedgerWriter(ledger, SystemClock()).write(Batch("log", 0, 1, [event]))
     assert (written.inserted, written.conflicts) == (1, 0)
+
+
+def test_a_long_event_whose_optional_names_are_not_given_is_taken(ledger: Ledger) -> None:
+    drafts = (
+        accepted("r1", key_id=LONG[:900], model=LONG[900:1800]),
+        finished("r1", key_id=LONG[:900], model=LONG[900:1800], reason=LONG, backend_id=None),
+    )
+    events = Scribe().write_all(*drafts)
+    written = LedgerWriter(ledger, SystemClock()).write(Batch("log", 0, 2, events))
+    assert (written.inserted, written.conflicts) == (2, 0)
