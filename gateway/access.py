@@ -3,7 +3,7 @@
 Listing and calling ask the same function, so a model that is listed can be called.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gateway.errors import Forbidden, NotFound, Unauthorized
 from ledger.folds.book import Book, Key
@@ -11,11 +11,25 @@ from ledger.folds.book import Book, Key
 _BEARER = b"Bearer "
 
 
+def secret_of(headers: Mapping[bytes, bytes]) -> bytes:
+    """The secret in the headers of a request: a bearer token, as OpenAI's clients send it, or
+    `x-api-key`, as Anthropic's do. Where both are given the bearer token counts.
+
+    Raises `Unauthorized` that says how to send it.
+    """
+    try:
+        return bearer_of(headers.get(b"authorization"))
+    except Unauthorized:
+        if api_key := headers.get(b"x-api-key", b"").strip():
+            return api_key
+        raise
+
+
 def bearer_of(authorization: bytes | None) -> bytes:
     """The secret in an `Authorization` header. Raises `Unauthorized` that says how to send it."""
     if authorization is None:
         raise Unauthorized(
-            "No API key was given. Send it as 'Authorization: Bearer KEY'; "
+            "No API key was given. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'; "
             "whoever runs this gateway makes one with 'tollbook keys create'.",
             code="missing_api_key",
         )
@@ -70,13 +84,13 @@ def require_model(key: Key, model: str, served: Iterable[str], *, any_model: boo
         )
 
 
-_NAMES_SHOWN_MAX = 20
+NAMES_SHOWN_MAX = 20
 """A refusal is read by a person; a longer list belongs to GET /v1/models."""
 
 
 def _instead(models: list[str]) -> str:
     if not models:
         return "No model is available to this key right now; GET /v1/models lists them."
-    shown = ", ".join(models[:_NAMES_SHOWN_MAX])
-    more = len(models) - _NAMES_SHOWN_MAX
+    shown = ", ".join(models[:NAMES_SHOWN_MAX])
+    more = len(models) - NAMES_SHOWN_MAX
     return f"This key can use: {shown}{f' and {more} more' if more > 0 else ''}."

@@ -1,4 +1,4 @@
-"""Every refusal that a caller of the API can meet, in OpenAI's shape, with its status.
+"""Every refusal that a caller of the API can meet: its status, in OpenAI's or Anthropic's shape.
 
 ApiError
 ├── BadRequest 400          the body is not what the endpoint takes
@@ -7,13 +7,30 @@ ApiError
 ├── NotFound 404            no such path, or a model that nobody here serves
 ├── TooLate 408             the body did not arrive in time
 ├── TooLarge 413            the body is over the limit
+├── WrongCoding 415         the body is compressed in a way that is not read here
 ├── OwnFault 500            the gateway itself failed
 ├── Upstream 502            no backend could be reached, or it broke off before its first byte
 ├── Overloaded 503          no backend left, the spool is full, or the gateway is stopping
 └── TooSlow 504             a backend let a time limit pass
 """
 
+from typing import Final, Literal
+
 import msgspec
+
+Shape = Literal["openai", "anthropic"]
+"""In whose form a refusal is written, by the endpoint that was asked."""
+
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's name of an error by status; any other is `invalid_request_error` below 500 and
+`api_error` from there on."""
 
 
 class ApiError(Exception):
@@ -29,15 +46,33 @@ class ApiError(Exception):
         self.code = code or self.code
         self.param = param
 
-    def body(self) -> bytes:
-        """The JSON body that OpenAI's clients understand."""
+    def body(self, shape: Shape = "openai", request_id: str | None = None) -> bytes:
+        """The JSON body that the clients of `shape` understand; only Anthropic's names the request
+        in it."""
+        if shape == "anthropic":
+            kind = "invalid_request_error" if self.status < 500 else "api_error"
+            return anthropic_error_body(
+                self.message, _ANTHROPIC_TYPES.get(self.status, kind), request_id
+            )
         return error_body(self.message, self.type, self.param, self.code)
+
+    def event(self, shape: Shape = "openai", request_id: str | None = None) -> bytes:
+        """The same as one event of a stream that has begun."""
+        name = b"event: error\n" if shape == "anthropic" else b""
+        return name + b"data: " + self.body(shape, request_id) + b"\n\n"
 
 
 def error_body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
     """`{"error": {...}}` with exactly the four members of OpenAI's error object."""
     return msgspec.json.encode(
         {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    )
+
+
+def anthropic_error_body(message: str, kind: str, request_id: str | None) -> bytes:
+    """`{"type": "error", "error": {...}, "request_id": ...}`, as Anthropic's clients read it."""
+    return msgspec.json.encode(
+        {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
     )
 
 
@@ -87,6 +122,14 @@ class TooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class WrongCoding(ApiError):
+    """The body is compressed in a way that is not read here."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_content_encoding"
 
 
 class OwnFault(ApiError):

@@ -3,12 +3,13 @@
 import asyncio
 import errno
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import aiohttp
 
 from gateway.backends.port import BackendFailed, Target
+from gateway.wire.codings import CodingError, Inflater, is_plain
 
 KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which vLLM closes an idle connection, so that none is reused too late."""
@@ -16,12 +17,20 @@ KEEPALIVE_SECONDS = 4.0
 INLINE_BODY_BYTES_MAX = 1024 * 1024
 """aiohttp sends a larger body in pieces, so that the event loop is not held by one write."""
 
+INFLATED_BYTES_MAX = 256 * 1024 * 1024
+"""A compressed answer that must be held whole may become this large: twice the largest batch of
+embeddings that anybody sends, and less than what would hurt."""
+
+FETCHED_BYTES_MAX = 16 * 1024 * 1024
+"""A list of models or a page of metrics is a thousandth of this."""
+
 _DROPPED = frozenset(
     (
         b"connection",
         b"keep-alive",
         b"transfer-encoding",
         b"content-length",
+        b"content-encoding",  # usage is read from the body, so it is inflated here
         b"date",
         b"server",
         b"set-cookie",
@@ -86,6 +95,54 @@ class HttpAnswer:
             self._response.close()
 
 
+class PackedAnswer(HttpAnswer):
+    """An answer that came compressed though nobody asked for that; it goes on inflated."""
+
+    __slots__ = ("_inflater", "_pieces")
+
+    def __init__(self, response: aiohttp.ClientResponse, coding: bytes) -> None:
+        super().__init__(response)
+        self._inflater = Inflater(coding)
+        self._pieces: Iterator[bytes] = iter(())
+
+    async def read(self) -> bytes:
+        try:
+            while not (piece := next(self._pieces, b"")):
+                data = await super().read()
+                if not data:
+                    self._inflater.end()
+                    return b""
+                self._pieces = self._inflater.pieces(data)
+        except CodingError as broken:
+            raise _unreadable(broken) from None
+        return piece
+
+    async def read_all(self) -> bytes:
+        parts = []
+        size = 0
+        while part := await self.read():
+            size += len(part)
+            if size > INFLATED_BYTES_MAX:
+                raise BackendFailed(
+                    "lost", f"its answer inflates to over {INFLATED_BYTES_MAX} bytes"
+                )
+            parts.append(part)
+            await asyncio.sleep(0)
+        return b"".join(parts)
+
+
+def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
+    """The answer to `response`. Raises `BackendFailed` for a coding that is not read here."""
+    said = response.headers.get("content-encoding")
+    if said is None or is_plain(coding := said.encode("utf-8", "surrogateescape")):
+        return HttpAnswer(response)
+    try:
+        return PackedAnswer(response, coding)
+    except CodingError as unknown:
+        response.close()
+        raise _unreadable(unknown) from None
+
+
 class HttpClient:
     """One session for all backends. Create and close it inside the running event loop."""
 
@@ -96,7 +153,8 @@ class HttpClient:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            # Usage is read from the body, so it must not come compressed.
+            # Usage is read from the body, so it had better not come compressed; where it does all
+            # the same, PackedAnswer inflates it in bounded pieces.
             headers={"accept-encoding": "identity"},
         )
 
@@ -120,7 +178,7 @@ class HttpClient:
             # A switch of protocols that nobody asked for: there is no answer behind it to meter.
             response.close()
             raise BackendFailed("lost", f"it answered with status {response.status}")
-        return HttpAnswer(response)
+        return _answer(response)
 
     async def fetch(
         self, target: Target, path: str, *, seconds: float, body: bytes | None = None
@@ -139,7 +197,7 @@ class HttpClient:
                     allow_redirects=False,
                 ) as response,
             ):
-                return response.status, await response.read()
+                return response.status, await _fetched(_answer(response))
         except TimeoutError as slow:
             raise BackendFailed("unreachable", f"no answer within {seconds:g} s") from slow
         except (aiohttp.ClientError, OSError) as broken:
@@ -147,6 +205,21 @@ class HttpClient:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+async def _fetched(answer: HttpAnswer) -> bytes:
+    parts = []
+    size = 0
+    while part := await answer.read():
+        size += len(part)
+        if size > FETCHED_BYTES_MAX:
+            raise BackendFailed("unreachable", f"its answer has over {FETCHED_BYTES_MAX} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _unreadable(broken: CodingError) -> BackendFailed:
+    return BackendFailed("lost", f"its answer {broken}")
 
 
 def _lost(broken: Exception) -> BackendFailed:

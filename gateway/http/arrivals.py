@@ -1,4 +1,5 @@
-"""Request bodies on their way in: bounded in size, and in time.
+"""Request bodies on their way in: bounded in size and in time, and inflated where they come
+compressed.
 
 The heartbeat keeps the time limit for all of them, because a timer for each request would cost more
 than the reading of most bodies.
@@ -9,7 +10,8 @@ from typing import Any
 
 from starlette.types import Receive
 
-from gateway.errors import Overloaded, TooLarge, TooLate
+from gateway.errors import BadRequest, Overloaded, TooLarge, TooLate, WrongCoding
+from gateway.wire.codings import CodingError, Inflater, UnknownCodingError, is_plain
 from ledger.clock import Clock
 
 
@@ -35,17 +37,35 @@ class Arrivals:
                 task.cancel()
 
     async def body(
-        self, task: asyncio.Task[Any], receive: Receive, announced: bytes | None, began: float
+        self,
+        task: asyncio.Task[Any],
+        receive: Receive,
+        announced: bytes | None,
+        began: float,
+        coding: bytes | None = None,
     ) -> bytes:
         """The whole body, read by `task`, the caller's own; `began` is when its head had arrived,
-        by the monotonic clock.
+        by the monotonic clock, `coding` its `Content-Encoding`, from which it is freed.
 
-        Raises `TooLarge`, before it is read where its length is announced, `TooLate`, `Overloaded`
-        if the server stops first, and `ClientGoneError`.
+        Raises `TooLarge`, before it is read where its length is announced, and in either form;
+        `WrongCoding`, `BadRequest` for a body that is not in the coding it names, `TooLate`,
+        `Overloaded` if the server stops first, and `ClientGoneError`.
         """
         self._arriving[task] = began
         try:
-            return await _read(receive, announced, self._body_bytes_max)
+            limit = self._body_bytes_max
+            if coding is None or is_plain(coding):
+                return await _read(receive, announced, limit)
+            try:
+                inflater = Inflater(coding)
+                return await _inflated(inflater, await _read(receive, announced, limit), limit)
+            except UnknownCodingError as unknown:
+                raise WrongCoding(f"The request body {unknown}. Send it uncompressed.") from None
+            except CodingError as broken:
+                raise BadRequest(
+                    f"The request body {broken}. Send it again, or uncompressed.",
+                    code="invalid_content_encoding",
+                ) from None
         except asyncio.CancelledError:
             task.uncancel()
             if task in self._late:
@@ -78,6 +98,20 @@ async def _read(receive: Receive, announced: bytes | None, limit: int) -> bytes:
         parts.append(part)
         if not message.get("more_body"):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _inflated(inflater: Inflater, packed: bytes, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    for part in inflater.pieces(packed):
+        size += len(part)
+        if size > limit:
+            raise TooLarge(_too_large(size, limit))
+        parts.append(part)
+        # A large body takes its time, and others wait for the same loop.
+        await asyncio.sleep(0)
+    inflater.end()
+    return b"".join(parts)
 
 
 def _too_large(size: int, limit: int) -> str:

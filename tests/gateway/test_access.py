@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access import allowed, bearer_of, key_of, require_model, visible
+from gateway.access import allowed, bearer_of, key_of, require_model, secret_of, visible
 from gateway.errors import ApiError, Forbidden, NotFound, Unauthorized
 from gateway.http.doors import hash_of
 from ledger.folds.book import Book, Key
@@ -51,6 +51,39 @@ def test_another_header_is_refused_with_the_form_to_use(header: bytes) -> None:
     with pytest.raises(Unauthorized, match="'Bearer KEY'") as refused:
         bearer_of(header)
     assert refused.value.code == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    ("headers", "secret"),
+    [
+        ({b"authorization": b"Bearer tb-abc"}, b"tb-abc"),
+        ({b"x-api-key": b"tb-abc"}, b"tb-abc"),
+        ({b"x-api-key": b" tb-abc "}, b"tb-abc"),
+        ({b"authorization": b"Bearer tb-abc", b"x-api-key": b"tb-other"}, b"tb-abc"),
+        ({b"authorization": b"Basic abc", b"x-api-key": b"tb-abc"}, b"tb-abc"),
+        ({b"authorization": b"Bearer ", b"x-api-key": b"tb-abc"}, b"tb-abc"),
+        ({b"authorization": b"Bearer tb-abc", b"x-api-key": b""}, b"tb-abc"),
+    ],
+)
+def test_a_key_is_found_where_either_client_puts_it(
+    headers: dict[bytes, bytes], secret: bytes
+) -> None:
+    assert secret_of(headers) == secret
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, "missing_api_key"),
+        ({b"x-api-key": b""}, "missing_api_key"),
+        ({b"x-api-key": b"  "}, "missing_api_key"),
+        ({b"authorization": b"Basic abc", b"x-api-key": b" "}, "invalid_api_key"),
+    ],
+)
+def test_no_key_in_either_place_is_refused(headers: dict[bytes, bytes], code: str) -> None:
+    with pytest.raises(Unauthorized, match="KEY") as refused:
+        secret_of(headers)
+    assert refused.value.code == code
 
 
 def test_no_header_says_where_a_key_comes_from() -> None:
