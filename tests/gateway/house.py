@@ -28,6 +28,9 @@ from tests.support.processes import Backend, Gateway, wait_until
 
 BODY_BYTES_MAX = 65_536
 
+USAGE = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}'
+"""The answer, or the last event, of an odd backend that has a usage to tell."""
+
 
 class House(msgspec.Struct):
     """What the tests of this file share. `wide` passes any model on, `strict` what is listed."""
@@ -82,10 +85,16 @@ def raw_answer(model: str, request: bytes) -> bytes:
         case "raw-absurd":
             return json_head % 200 + b'\r\n{"usage":{"prompt_tokens":1' + b"0" * 30 + b"}}"
         case "raw-zipped":
-            body = gzip.compress(
-                mtime=0, data=b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'
-            )
-            return json_head % 200 + b"Content-Encoding: gzip\r\n\r\n" + body
+            return json_head % 200 + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(USAGE)
+        case "raw-zipped-stream":
+            zipped = b"Content-Encoding: gzip\r\n\r\n"
+            return stream_head + zipped + gzip.compress(event + b"data: " + USAGE + b"\n\n")
+        case "raw-zip-cut":
+            return json_head % 200 + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(USAGE)[:-1]
+        case "raw-zip-none":
+            return json_head % 200 + b"Content-Encoding: deflate\r\n\r\n" + USAGE
+        case "raw-brotli":
+            return json_head % 200 + b"Content-Encoding: br\r\n\r\n" + USAGE
         case "raw-big":
             return json_head % 200 + b'\r\n{"x":"' + b"y" * (8 << 20) + b'"}'
     return json_head % 200 + b"\r\n{}"

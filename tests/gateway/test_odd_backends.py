@@ -1,14 +1,16 @@
 """Backends that fail, lie, stall or speak no HTTP, behind a real gateway over real sockets."""
 
+import gzip
 import json
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ledger.events import RequestAttempted
-from tests.gateway.doors import ask, backend, checked_error, door, ended, new_key, told
-from tests.gateway.house import House, raw_answer
+from tests.gateway.doors import CHAT, ask, backend, checked_error, door, ended, new_key, told
+from tests.gateway.house import BODY_BYTES_MAX, USAGE, House, raw_answer
 from tests.support import processes
 from tests.support.fake_backend import KEY
 from tests.support.processes import call
@@ -48,13 +50,65 @@ def test_a_stream_that_breaks_ends_with_an_error_event(house: House) -> None:
     assert (end.basis, end.usage.other_out, answer.body.count(b"first one")) == ("counted", 1, 1)
 
 
-@pytest.mark.parametrize("model", ["raw-deep", "raw-absurd", "raw-zipped", "raw-big"])
+@pytest.mark.parametrize("model", ["raw-deep", "raw-absurd", "raw-big"])
 def test_an_answer_that_cannot_be_counted_passes_and_says_so(house: House, model: str) -> None:
     answer = ask(house.strict, house.key, model)
     assert answer.status == 200
     assert answer.body == raw_answer(model, b"").partition(b"\r\n\r\n")[2]
     end = ended(house.data, answer.headers["x-request-id"])
     assert (end.outcome, end.basis) == ("completed", "none")
+
+
+def test_a_packed_answer_is_inflated_and_counted(house: House) -> None:
+    answer = ask(house.strict, house.key, "raw-zipped")
+    assert (answer.status, answer.body) == (200, USAGE)
+    assert "content-encoding" not in answer.headers
+    assert answer.headers["content-length"] == str(len(USAGE))
+    end = ended(house.data, answer.headers["x-request-id"])
+    assert (end.basis, end.usage.uncached_in, end.usage.other_out) == ("reported", 3, 4)
+    answer = ask(house.strict, house.key, "raw-zipped-stream", stream=True)
+    assert b"first one" in answer.body
+    assert "content-encoding" not in answer.headers
+    end = ended(house.data, answer.headers["x-request-id"])
+    assert (end.basis, end.usage.uncached_in, end.usage.other_out) == ("reported", 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("raw-zip-cut", "breaks off in the middle of its gzip"),
+        ("raw-zip-none", "is not the deflate that it says it is"),
+        ("raw-brotli", "only gzip and deflate are read"),
+    ],
+)
+def test_a_packed_answer_that_cannot_be_read_is_a_502(house: House, model: str, why: str) -> None:
+    answer = ask(house.strict, house.key, model)
+    assert why in checked_error(answer, 502, answer.json()["error"]["code"])
+    assert ended(house.data, answer.headers["x-request-id"]).basis == "none"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_a_request_may_come_packed(house: House, coding: str) -> None:
+    said = json.dumps({"model": "fake-n2", "messages": [], "x": "y" * BODY_BYTES_MAX}).encode()
+    packed = gzip.compress(said) if coding == "gzip" else zlib.compress(said)
+    headers = {"content-encoding": coding}
+    answer = call(house.wide.url + CHAT, packed, house.key.secret, headers)
+    assert answer.status == 200
+    last = [seen for server in (house.one, house.two) for seen in server.stats()["last"]]
+    sent = next(seen for seen in last if seen["body"].get("x"))
+    assert sent["body"] == json.loads(said)
+    assert "content-encoding" not in sent["headers"]
+    # The same is too large where the limit is smaller, however small it came.
+    refused = call(house.strict.url + CHAT, packed, house.key.secret, headers)
+    assert "body_bytes_max" in checked_error(refused, 413, "request_too_large")
+    spoilt = call(house.wide.url + CHAT, packed[:-1], house.key.secret, headers)
+    assert "breaks off" in checked_error(spoilt, 400, "invalid_content_encoding")
+
+
+def test_a_request_in_another_coding_is_refused(house: House) -> None:
+    answer = call(house.wide.url + CHAT, b"x", house.key.secret, {"content-encoding": "zstd"})
+    message = checked_error(answer, 415, "unsupported_content_encoding")
+    assert "only gzip and deflate are read" in message
 
 
 def test_headers_of_a_backend_pass_unless_they_are_ours_to_set(house: House) -> None:
