@@ -1,6 +1,6 @@
 """Events of a request's life: accepted, attempted, tokens on the way, and how it ended."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from ledger.events.envelope import Count, Instant, Number, Payload
 from ledger.events.usage import NOTHING_KNOWN, Basis, Usage
@@ -15,6 +15,9 @@ Outcome = Literal[
     "gateway_failed",  # a fault of the gateway itself; its log has the trace
     "shutdown",  # the gateway stopped before the answer was whole
 ]
+
+SYSTEM_KEY_ID: Final = "key_system"
+"""The key of requests that the gateway makes itself, to see whether a backend answers."""
 
 
 class RequestAccepted(Payload, frozen=True, kw_only=True):

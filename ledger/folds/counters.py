@@ -1,0 +1,332 @@
+"""What engines count, and which of our buckets each of their counters holds. Pure.
+
+`COUNTINGS` was read from the engines' sources and tried on llama.cpp; docs/reconcile.md shows it. A
+counter only grows until its engine restarts, so what it moved by between two readings is what the
+engine did, however many readings between them were missed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby, pairwise
+from typing import Final, Literal
+
+import msgspec
+
+Moves = Literal["during_prompt", "at_first_token", "as_made", "at_end"]
+"""When a counter takes a request in.
+
+during_prompt   while the prompt is processed, batch by batch
+at_first_token  the whole prompt, when the first token is there
+as_made         each token when it is made
+at_end          all of it when the request ends or is stopped
+"""
+
+HOUR: Final = timedelta(hours=1)
+
+NEAR: Final = timedelta(minutes=5)
+"""An hour begins at the reading nearest to it, if that is not farther away."""
+
+SAME_START: Final = timedelta(seconds=2)
+"""Two starts of a process so near are the same: engines write it as a float of seconds."""
+
+HOLE: Final = timedelta(minutes=5)
+"""Where one gateway read nothing for so long, what another one read is taken in."""
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison: what `counters` together moved by, and what `buckets` of the ledger hold.
+
+    `cut_counts`: a request that was stopped is counted as far as it got; else perhaps not at all.
+    `binds`: a difference beyond the bound is a finding; else it is only shown. `but` says what this
+    counter does that has no place in the ledger, in words.
+    """
+
+    side: str
+    counters: tuple[str, ...]
+    buckets: tuple[str, ...]
+    moves: Moves
+    cut_counts: bool = True
+    binds: bool = True
+    but: str | None = None
+
+
+class Counting(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine counts, in versions that have all these counters on their page.
+
+    `notice` is how long it may work on after its caller has hung up.
+    """
+
+    engine: str
+    versions: str
+    measures: tuple[Measure, ...]
+    notice: timedelta = timedelta(seconds=2)
+
+
+INPUT: Final = ("uncached_in", "cached_in", "cache_write_in")
+OUTPUT: Final = ("reasoning_out", "other_out")
+
+LINGERS: Final = timedelta(minutes=30)
+"""SGLang looks for a hang-up late, and some versions never do (its pull request 34894 tells of
+1,803 tokens made for nobody): so long may a cut request be at work there."""
+
+_N_PROMPTS: Final = "a request with n > 1 counts its prompt once for each choice, and once more"
+_N_TIMES: Final = "a request with n > 1 counts its prompt once for each choice"
+_NOT_SAID: Final = "the engine only tells of cached tokens in its usage if it is started so"
+
+_VLLM_IN: Final = Measure(
+    side="in",
+    counters=("vllm:prompt_tokens_total",),
+    buckets=INPUT,
+    moves="at_first_token",
+    but=_N_TIMES,
+)
+_VLLM_OUT: Final = Measure(
+    side="out", counters=("vllm:generation_tokens_total",), buckets=OUTPUT, moves="as_made"
+)
+_SGLANG_IN: Final = Measure(
+    side="in",
+    counters=("sglang:prompt_tokens_total",),
+    buckets=INPUT,
+    moves="at_end",
+    cut_counts=False,
+    but=_N_PROMPTS,
+)
+_SGLANG_OUT: Final = Measure(
+    side="out",
+    counters=("sglang:generation_tokens_total",),
+    buckets=OUTPUT,
+    moves="at_end",
+    cut_counts=False,
+)
+
+COUNTINGS: Final = (
+    Counting(
+        engine="llamacpp",
+        versions="since August 2026",
+        measures=(
+            Measure(
+                side="uncached_in",
+                counters=("llamacpp:prompt_tokens_total",),
+                buckets=("uncached_in", "cache_write_in"),
+                moves="during_prompt",
+            ),
+            Measure(
+                side="cached_in",
+                counters=("llamacpp:prompt_tokens_cached_total",),
+                buckets=("cached_in",),
+                moves="during_prompt",
+            ),
+            Measure(
+                side="out",
+                counters=("llamacpp:tokens_predicted_total",),
+                buckets=OUTPUT,
+                moves="at_end",
+            ),
+        ),
+    ),
+    Counting(
+        engine="llamacpp",
+        versions="before",
+        measures=(
+            Measure(
+                side="uncached_in",
+                counters=("llamacpp:prompt_tokens_total",),
+                buckets=("uncached_in", "cache_write_in"),
+                moves="at_first_token",
+                but="embeddings and reranked texts are not counted",
+                cut_counts=False,
+            ),
+            Measure(
+                side="out",
+                counters=("llamacpp:tokens_predicted_total",),
+                buckets=OUTPUT,
+                moves="at_end",
+                but="a stopped request is not counted",
+                cut_counts=False,
+            ),
+        ),
+    ),
+    Counting(
+        engine="vllm",
+        versions="since February 2026",
+        measures=(
+            _VLLM_IN,
+            Measure(
+                side="cached_in",
+                counters=("vllm:prompt_tokens_cached_total",),
+                buckets=("cached_in",),
+                moves="at_first_token",
+                binds=False,
+                but=_NOT_SAID,
+            ),
+            _VLLM_OUT,
+        ),
+    ),
+    Counting(engine="vllm", versions="before", measures=(_VLLM_IN, _VLLM_OUT)),
+    Counting(
+        engine="sglang",
+        versions="with a counter of cached tokens",
+        notice=LINGERS,
+        measures=(
+            _SGLANG_IN,
+            Measure(
+                side="cached_in",
+                counters=("sglang:cached_tokens_total",),
+                buckets=("cached_in",),
+                moves="at_end",
+                cut_counts=False,
+                binds=False,
+                but=_NOT_SAID,
+            ),
+            _SGLANG_OUT,
+        ),
+    ),
+    Counting(
+        engine="sglang", versions="before", measures=(_SGLANG_IN, _SGLANG_OUT), notice=LINGERS
+    ),
+)
+"""Every engine; of two entries of one engine the first stands whose counters are all there."""
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's counters as `gateway` read them `at` a moment; `fault`: why there are none."""
+
+    at: datetime
+    gateway: str
+    counters: Mapping[str, int] = {}
+    process_started: datetime | None = None
+    fault: str | None = None
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """The engine restarted behind `after`; what it counted from there to `before` may be lost."""
+
+    after: datetime
+    before: datetime
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Readings from one edge to the next. `joined` are the hours between that had no reading."""
+
+    line: tuple[Reading, ...]
+    joined: tuple[datetime, ...] = ()
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """What an engine's counters moved by over some readings, and what happened to it meanwhile."""
+
+    by: Mapping[str, int]
+    restarts: tuple[Restart, ...]
+
+
+def counting_of(counters: Mapping[str, int]) -> Counting | None:
+    """What the engine that shows these counters counts; null if it is none that we know."""
+    for counting in COUNTINGS:
+        names = (name for measure in counting.measures for name in measure.counters)
+        if all(_found(counters, name) is not None for name in names):
+            return counting
+    return None
+
+
+def value_of(counters: Mapping[str, int], measure: Measure) -> int:
+    """The sum of a measure's counters; one that is not there adds nothing."""
+    return sum(_found(counters, name) or 0 for name in measure.counters)
+
+
+def _found(counters: Mapping[str, int], name: str) -> int | None:
+    """A counter of that name. Clients of Prometheus differ in whether they write its `_total`."""
+    return counters.get(name, counters.get(name.removesuffix("_total")))
+
+
+def in_line(readings: Iterable[Reading]) -> list[Reading]:
+    """Good readings in the order of time, as if one had read them all.
+
+    Clocks of gateways differ by less than the time between two readings of one, but by enough to
+    make a counter seem to fall; so those of one gateway are taken, and others' where it has none.
+    """
+    by_gateway: dict[str, list[Reading]] = {}
+    for reading in sorted(readings, key=lambda reading: reading.at):
+        if reading.fault is None and counting_of(reading.counters) is not None:
+            by_gateway.setdefault(reading.gateway, []).append(reading)
+    line: list[Reading] = []
+    for gateway in sorted(by_gateway, key=lambda name: (-len(by_gateway[name]), name)):
+        line = list(_filled(line, by_gateway[gateway]))
+    return line
+
+
+def _filled(line: Sequence[Reading], more: Sequence[Reading]) -> Iterator[Reading]:
+    """`line` with those of `more` that stand in its holes."""
+    if not line:
+        yield from more
+        return
+    left = [reading for reading in more if reading.at < line[0].at - HOLE]
+    yield from left
+    for one, other in pairwise(line):
+        yield one
+        if other.at - one.at > 2 * HOLE:
+            yield from (r for r in more if one.at + HOLE < r.at < other.at - HOLE)
+    yield line[-1]
+    yield from (reading for reading in more if reading.at > line[-1].at + HOLE)
+
+
+def moved(line: Sequence[Reading]) -> Moved:
+    """What the counters moved by from the first of `line` to its last, across restarts."""
+    by: dict[str, int] = {}
+    restarts: list[Restart] = []
+    for one, other in pairwise(line):
+        began = _restarted(one, other)
+        if began is not None:
+            restarts.append(Restart(one.at, began))
+        for name, count in other.counters.items():
+            before = 0 if began is not None else one.counters.get(name, count)
+            by[name] = by.get(name, 0) + count - before
+    return Moved(by, tuple(restarts))
+
+
+def _restarted(one: Reading, other: Reading) -> datetime | None:
+    """By when the engine had restarted between two readings; null if it had not."""
+    was, now = one.process_started, other.process_started
+    anew = was is not None and now is not None and now - was > SAME_START
+    known = counting_of(other.counters)
+    names = () if known is None else known.measures
+    fell = any(value_of(other.counters, m) < value_of(one.counters, m) for m in names)
+    if not anew and not fell:
+        return None
+    return now if now is not None and one.at < now <= other.at else other.at
+
+
+def spans(line: Sequence[Reading], since: datetime, until: datetime) -> list[Span]:
+    """`line` cut near every full hour from `since` to `until`.
+
+    An engine of another kind or age, behind the same address, begins a span of its own.
+    """
+    found: list[Span] = []
+    within = [one for one in line if since - NEAR <= one.at <= until + NEAR]
+    for _, group in groupby(within, key=lambda one: counting_of(one.counters)):
+        found += _hours(list(group), since, until)
+    return found
+
+
+def _hours(line: Sequence[Reading], since: datetime, until: datetime) -> Iterator[Span]:
+    edges: list[int] = []
+    skipped: list[list[datetime]] = []
+    for mark in _marks(max(since, line[0].at), min(until, line[-1].at)):
+        near = min(range(len(line)), key=lambda i: abs(line[i].at - mark))
+        if abs(line[near].at - mark) > NEAR:
+            if skipped:
+                skipped[-1].append(mark)
+        elif not edges or near > edges[-1]:
+            edges.append(near)
+            skipped.append([])
+    for (first, last), joined in zip(pairwise(edges), skipped, strict=False):
+        yield Span(tuple(line[first : last + 1]), tuple(joined))
+
+
+def _marks(since: datetime, until: datetime) -> Iterator[datetime]:
+    """`since`, each full hour behind it, and `until`."""
+    yield since
+    mark = since.replace(minute=0, second=0, microsecond=0) + HOUR
+    while mark < until:
+        yield mark
+        mark += HOUR
+    yield until
