@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from gateway.backends.pool import Backend
 from gateway.backends.port import Answer
+from gateway.cuts import Cut
+from gateway.keeping import Kept
+from gateway.wire.endpoints import Endpoint
+from gateway.wire.metering import Meter
 from gateway.wire.requests import Asked
-from gateway.wire.sse import StreamMeter
 from ledger.events import (
     Basis,
     Draft,
@@ -20,13 +23,6 @@ from ledger.events import (
 )
 from ledger.events.requests import Outcome
 from ledger.events.usage import NOTHING_KNOWN
-
-Endpoint = Literal["chat/completions", "completions"]
-
-Cut = Literal[
-    "client_gone", "client_stalled", "first_byte", "between_chunks", "total", "spool_failed"
-]
-"""Why a request is ended from outside: whoever sets it then cancels the request's task."""
 
 BYTES_PER_TOKEN = 4
 """A rough guess of the prompt's tokens, for holding an estimate until the engine has counted."""
@@ -44,7 +40,12 @@ class Call:
         "answer",
         "attempts",
         "backend",
+        "body",
+        "called",
+        "client_left",
+        "content_type",
         "cut",
+        "ending",
         "endpoint",
         "finished",
         "first_token",
@@ -52,9 +53,11 @@ class Call:
         "flushes",
         "head_sent",
         "heard",
+        "kept",
         "key_id",
         "leased",
         "meter",
+        "only",
         "request_id",
         "sending",
         "sent",
@@ -73,19 +76,28 @@ class Call:
         wish: Asked,
         started: float,
         task: asyncio.Task[Any] | None = None,
+        *,
+        body: bytes = b"",
+        content_type: bytes = b"application/json",
+        only: str | None = None,
     ) -> None:
         self.request_id = request_id
         self.key_id = key_id
         self.endpoint = endpoint
         self.wish = wish
+        self.body = body
+        self.content_type = content_type
+        self.only = only  # the one backend that may serve it; null: any
         self.started = started
         self.accepted_at: datetime | None = None
         self.backend: Backend | None = None  # the last one called
         self.leased: Backend | None = None  # the one that counts it as in flight
         self.answer: Answer | None = None
-        self.meter: StreamMeter | None = None
+        self.meter: Meter | None = None
+        self.kept: Kept | None = None  # a stream's bytes, while its engine has not said a usage
         self.task = task
         self.attempts = 0
+        self.called = False  # true once a backend was asked
         self.upstream = 0.0  # seconds spent waiting for a backend
         self.sent = started  # when a backend was last called
         self.heard: float | None = None  # when bytes of a stream last came
@@ -93,6 +105,8 @@ class Call:
         self.flushed: tuple[int, bytes | None] = (0, None)  # told by the last tokens.delivered
         self.flushes = 0
         self.cut: Cut | None = None
+        self.client_left = False  # and its answer is read to the end all the same
+        self.ending = False  # true while its count is made: no limit and no hang-up matters then
         self.head_sent = False
         self.sending = False  # true while the client's connection takes no more
         self.finished = False
@@ -115,6 +129,13 @@ class Call:
         ones would go where no cache knows the memory: that cost a fifth of all requests/s.
         """
         self.answer = self.task = self.watch = None
+        self.drop_kept()
+
+    def drop_kept(self) -> None:
+        """Keep none of a stream's bytes any more."""
+        if self.kept is not None:
+            self.kept.let_go()
+            self.kept = None
 
     def overhead(self, monotonic: float) -> float:
         """Seconds spent in the gateway itself so far; of a stream, up to its head."""
@@ -122,7 +143,7 @@ class Call:
             return self._overhead
         return max(monotonic - self.started - self.upstream, 0.0)
 
-    def begin_stream(self, meter: StreamMeter, monotonic: float) -> None:
+    def begin_stream(self, meter: Meter, monotonic: float) -> None:
         """The head of a stream is about to go out: from now on waiting is no overhead."""
         self._overhead = self.overhead(monotonic)
         self.meter = meter
@@ -132,10 +153,16 @@ class Call:
         """The best count of a stream so far; nothing is known of a plain answer before its end."""
         return ("none", NOTHING_KNOWN) if self.meter is None else self.meter.counted()
 
+    @property
+    def chunks(self) -> int:
+        """Pieces of a streamed answer with text that were seen so far."""
+        return 0 if self.meter is None else self.meter.chunks
+
     def accepted(
-        self, now: datetime, total_seconds: float, body_bytes: int, client: str | None
+        self, now: datetime, total_seconds: float, client: str | None, retry: int | None
     ) -> Draft:
-        """The event that must be on the spool before any backend is called."""
+        """The event that must be on the spool before any backend is called. `client` is the hash
+        of the client's own id, `retry` its count of tries before this one."""
         self.accepted_at = now
         return Draft(
             f"{self.request_id}/accepted",
@@ -145,12 +172,13 @@ class Call:
                 request_id=self.request_id,
                 key_id=self.key_id,
                 model=self.wish.model,
-                endpoint=self.endpoint,
+                endpoint=self.endpoint.name,
                 stream=self.wish.stream,
                 deadline=now + timedelta(seconds=total_seconds),
-                held_in=body_bytes // BYTES_PER_TOKEN,
+                held_in=len(self.body) // BYTES_PER_TOKEN,
                 held_out=self.wish.held_out,
                 client_request=client,
+                client_retry=retry,
             ),
         )
 
@@ -210,7 +238,7 @@ class Call:
                 request_id=self.request_id,
                 key_id=self.key_id,
                 model=self.wish.model,
-                endpoint=self.endpoint,
+                endpoint=self.endpoint.name,
                 stream=self.wish.stream,
                 accepted_at=self.accepted_at,
                 outcome=outcome,
@@ -220,7 +248,7 @@ class Call:
                 reason=reason,
                 backend_id=self.backend.backend_id if self.backend else None,
                 attempts=self.attempts,
-                chunks=self.meter.chunks if self.meter else 0,
+                chunks=self.chunks,
                 first_token_us=_us(self.first_token - self.started) if self.first_token else None,
                 duration_us=_us(monotonic - self.started),
                 overhead_us=_us(self.overhead(monotonic)),

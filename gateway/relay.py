@@ -7,24 +7,27 @@ outside (the client left, a time limit, a failed spool) sets `call.cut` and canc
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Protocol
 
 import msgspec
 
 from gateway.backends.pool import Backend, Pool
 from gateway.backends.port import Answer, BackendFailed, Client
-from gateway.call import Call, Cut
+from gateway.call import Call
+from gateway.cuts import DRAINED, POLICIES, Cause, Cut
+from gateway.ends import DRAFTS_IN_ONE_APPEND, Ends
 from gateway.errors import ApiError, Overloaded, TooSlow, Upstream
+from gateway.keeping import Allowance, Kept
 from gateway.routing.policy import Wanted, choose
 from gateway.settings import TimeoutSettings
 from gateway.stats import Stats
+from gateway.tokenizers import Tokenizers
+from gateway.wire.meters import make_meter
 from gateway.wire.requests import forwarded
-from gateway.wire.sse import StreamMeter
 from gateway.wire.usage import usage_of_answer
 from ledger.clock import Clock
 from ledger.events import Basis, Draft, RequestRejected, Usage
-from ledger.events.requests import Outcome
 from ledger.events.usage import NOTHING_KNOWN
 from streams.errors import SpoolFailed, SpoolFull
 from streams.log.port import Journal
@@ -35,18 +38,8 @@ ATTEMPTS_MAX = 2
 """A failure before the first byte is tried once on another backend, and not more: a request that
 fails two servers is more likely to be at fault itself."""
 
-DRAFTS_IN_ONE_APPEND = 200
-"""A heartbeat's events go out in appends of this many: a log takes 1 MiB in one, which the running
-totals of some 2,000 streams would exceed, and the ends of 400 requests with the longest names."""
-
-_CUT: dict[Cut, tuple[Outcome, str]] = {
-    "client_gone": ("client_gone", "the client hung up"),
-    "client_stalled": ("client_gone", "the client stopped reading beyond the time limit"),
-    "first_byte": ("timeout", "no first byte within the time limit"),
-    "between_chunks": ("timeout", "silence within the stream beyond the time limit"),
-    "total": ("timeout", "the whole request beyond the time limit"),
-    "spool_failed": ("spool_failed", "the usage spool could not take a write"),
-}
+NO_END = "the stream ended without its closing event"
+"""The reason of an answer that came to a clean end and did not say so itself."""
 
 
 class _Misconfigured(msgspec.Struct, frozen=True):
@@ -99,6 +92,7 @@ class Relay:
         stats: Stats,
         *,
         wait_durable: bool,
+        drain_to_end: Collection[str] = (),
     ) -> None:
         self._journal = journal
         self._pool = pool
@@ -107,27 +101,36 @@ class Relay:
         self._timeouts = timeouts
         self._wait_durable = wait_durable
         self._stats = stats
-        self._unwritten: list[Draft] = []
+        self._drain_to_end = frozenset(drain_to_end)
+        self._allowance = Allowance()
+        self._ends = Ends(journal, clock, stats, Tokenizers(pool, client, clock))
         self.open: dict[str, Call] = {}
 
     async def serve(
-        self, call: Call, body: bytes, headers: Mapping[str, str], client: str | None, reply: Reply
+        self,
+        call: Call,
+        headers: Mapping[str, str],
+        reply: Reply,
+        *,
+        client: str | None = None,
+        retry: int | None = None,
     ) -> None:
-        """Serve `call`, in its task, to its end. Raises `ApiError` only while nothing was sent to
-        the client."""
+        """Serve `call`, in its task, to its end. `client` is the hash of the client's own id and
+        `retry` its count of tries before. Raises `ApiError` only while nothing was sent to the
+        client."""
         backend = self._choose(call, ())
         if backend is None:
             raise Overloaded(
                 f"No backend is left for the model {call.wish.model!r}. Try again shortly; whoever "
                 "runs this gateway sees at GET /health/ready what each backend lacks."
             )
-        self._accept(call, backend, len(body), client)
+        self._accept(call, backend, client, retry)
         self.open[call.request_id] = call
         try:
             if self._wait_durable:
                 await self._journal.durable()
-            answer = await self._first_answer(call, backend, body, headers)
-            if answer.content_type.startswith("text/event-stream"):
+            answer = await self._first_answer(call, backend, headers)
+            if call.endpoint.dialect is not None and streams(answer):
                 await self._stream(call, answer, reply)
             else:
                 await self._plain(call, answer, reply)
@@ -136,12 +139,11 @@ class Relay:
         except BackendFailed as failed:
             await self._backend_broke(call, failed, reply)
         except SpoolFailed as failed:
-            self._end(call, "spool_failed", str(failed))
-            reason = _CUT["spool_failed"][1]
-            cut = Overloaded(f"The answer was cut: {reason}.", code="spool_failed")
-            await self._say_failure(call, reply, cut)
+            words = f"The answer was cut: {POLICIES['spool_failed'].reason}."
+            error = Overloaded(words, code="spool_failed")
+            await self._fail(call, reply, "spool_failed", error, str(failed))
         except Exception as fault:
-            self._end(call, "gateway_failed", type(fault).__name__)
+            await self._ends.cut(call, "gateway_failed", type(fault).__name__)
             raise
         finally:
             del self.open[call.request_id]
@@ -153,10 +155,15 @@ class Relay:
     @property
     def owes(self) -> bool:
         """True while the end of some request could not be written yet."""
-        return bool(self._unwritten)
+        return self._ends.owed
 
     def client_gone(self, call: Call) -> None:
-        """The client of `call` hung up: stop the backend and bill what was produced."""
+        """The client of `call` hung up: stop the backend and bill what was produced, or read its
+        answer to the end where that is set for its model."""
+        drains = self._drain_to_end
+        if drains and call.cut is None and (call.wish.model in drains or "*" in drains):
+            call.client_left = True
+            return
         self._cut(call, "client_gone")
 
     def tick(self) -> None:
@@ -170,9 +177,7 @@ class Relay:
             if (draft := call.delivered(now)) is not None:
                 drafts.append(draft)
         try:
-            while self._unwritten:
-                self._journal.append(*self._unwritten[:DRAFTS_IN_ONE_APPEND])
-                del self._unwritten[:DRAFTS_IN_ONE_APPEND]
+            self._ends.write_owed()
             for start in range(0, len(drafts), DRAFTS_IN_ONE_APPEND):
                 self._journal.append(*drafts[start : start + DRAFTS_IN_ONE_APPEND])
         except SpoolFailed as failed:
@@ -200,14 +205,15 @@ class Relay:
             log.error("a refusal could not be written: %s", failed)
 
     def _choose(self, call: Call, tried: tuple[str, ...]) -> Backend | None:
-        choice = choose(Wanted(call.request_id, call.wish.model, tried), self._pool.views())
+        wanted = Wanted(call.request_id, call.wish.model, tried, call.only)
+        choice = choose(wanted, self._pool.views())
         return None if choice is None else self._pool.backends[choice.backend_id]
 
-    def _accept(self, call: Call, backend: Backend, size: int, client: str | None) -> None:
+    def _accept(self, call: Call, backend: Backend, client: str | None, retry: int | None) -> None:
         now = self._clock.now()
         try:
             self._journal.append(
-                call.accepted(now, self._timeouts.total_seconds, size, client),
+                call.accepted(now, self._timeouts.total_seconds, client, retry),
                 call.attempted(now, backend, None),
             )
         except SpoolFull as full:
@@ -220,7 +226,7 @@ class Relay:
             ) from failed
 
     async def _first_answer(
-        self, call: Call, backend: Backend, body: bytes, headers: Mapping[str, str]
+        self, call: Call, backend: Backend, headers: Mapping[str, str]
     ) -> Answer:
         """The head of the first answer that is no failure, or of the last one there is."""
         tried: tuple[str, ...] = ()
@@ -229,7 +235,7 @@ class Relay:
             failure: BackendFailed | None = None
             answer: Answer | None = None
             try:
-                answer = await self._call(call, backend, body, headers)
+                answer = await self._call(call, backend, headers)
             except BackendFailed as failed:
                 if failed.reason == "own_limit":
                     raise
@@ -252,16 +258,15 @@ class Relay:
             backend = other
             self._journal.append(call.attempted(self._clock.now(), backend, why))
 
-    async def _call(
-        self, call: Call, backend: Backend, body: bytes, headers: Mapping[str, str]
-    ) -> Answer:
+    async def _call(self, call: Call, backend: Backend, headers: Mapping[str, str]) -> Answer:
         call.lease(backend)
         call.sent = self._clock.monotonic()
+        call.called = True
         try:
             call.answer = await self._client.open(
                 backend,
-                f"/v1/{call.endpoint}",
-                forwarded(body, call.wish, backend.engine),
+                call.endpoint.path,
+                forwarded(call.body, call.wish, backend.engine, call.endpoint, call.content_type),
                 headers,
             )
         finally:
@@ -276,24 +281,34 @@ class Relay:
         if answer.status >= 300:
             await self._error_answer(call, answer, body, reply)
             return
-        usage = usage_of_answer(body)
-        counted: tuple[Basis, Usage] = (
-            ("none", NOTHING_KNOWN) if usage is None else ("reported", usage)
-        )
-        self._finish(call, "completed", status=answer.status, counted=counted)
+        assert call.backend is not None, "an answer comes from a backend"
+        usage = usage_of_answer(body, call.endpoint, call.backend.engine)
+        if usage is None:
+            counted = await self._ends.count(call, ("none", NOTHING_KNOWN), body)
+        else:
+            counted = "reported", usage
+        self._complete(call, answer, None, counted)
         await self._send_whole(call, answer, body, reply)
+
+    def _complete(
+        self, call: Call, answer: Answer, reason: str | None, counted: tuple[Basis, Usage]
+    ) -> None:
+        """Write the end of an answer that is whole, whether or not its client still waits."""
+        left = call.client_left
+        self._ends.finish(
+            call,
+            "client_gone" if left else "completed",
+            status=answer.status,
+            reason=DRAINED if left else reason,
+            counted=counted,
+        )
 
     async def _error_answer(self, call: Call, answer: Answer, body: bytes, reply: Reply) -> None:
         """A backend's own error passes as it is, except one that is about the gateway's settings:
         a refused server key, or a redirect, which would show the caller where the backend is."""
         wrong = _MISCONFIGURED.get(401 if answer.status == 401 else answer.status // 100)
-        self._finish(
-            call,
-            "completed",
-            status=answer.status,
-            reason=wrong.reason if wrong else "the backend's own error",
-            counted=("none", NOTHING_KNOWN),
-        )
+        reason = wrong.reason if wrong else "the backend's own error"
+        self._complete(call, answer, reason, ("none", NOTHING_KNOWN))
         if wrong is not None:
             raise Upstream(wrong.message, code=wrong.code)
         await self._send_whole(call, answer, body, reply)
@@ -310,8 +325,9 @@ class Relay:
     async def _stream(self, call: Call, answer: Answer, reply: Reply) -> None:
         backend, monotonic = call.backend, self._clock.monotonic
         assert backend is not None, "an answer comes from a backend"
-        meter = StreamMeter(call.wish, backend.engine, chat=call.endpoint == "chat/completions")
+        meter = make_meter(call.endpoint, call.wish, backend.engine)
         call.begin_stream(meter, monotonic())
+        kept = call.kept = Kept(self._allowance)
         secret = backend.secret
         await reply.start(answer.status, self._head(call, answer))
         while data := await answer.read():
@@ -319,26 +335,38 @@ class Relay:
             passed = meter.feed(data)
             if call.first_token is None and meter.chunks:
                 call.first_token = call.heard
+            if kept.whole:
+                if meter.covered:
+                    kept.let_go()
+                else:
+                    kept.add(data)
             if meter.complete and not call.finished:
-                self._finish(call, "completed", status=answer.status, counted=meter.counted())
-                if self._wait_durable:
-                    await self._journal.durable()
+                await self._end_stream(call, answer)
             if secret is not None and passed.rfind(secret) >= 0:
                 passed = _veiled(passed, call)
-            if passed:
+            if passed and not call.client_left:
                 call.sending = True
                 await reply.body(passed, more=True)
                 call.sending = False
         rest = _veiled(meter.rest(), call)
         if not call.finished:
-            self._finish(
-                call,
-                "completed",
-                status=answer.status,
-                reason=None if meter.complete else "the stream ended without [DONE]",
-                counted=meter.counted(),
-            )
+            await self._end_stream(call, answer)
         await reply.body(rest, more=False)
+
+    async def _end_stream(self, call: Call, answer: Answer) -> None:
+        """Write the end of a stream that has ended by itself. Raises `SpoolFailed`."""
+        meter = call.meter
+        assert meter is not None, "a stream has a meter"
+        if meter.fault is not None:
+            await self._ends.cut(call, "backend_error")
+        else:
+            counted = meter.counted()
+            if counted[0] not in ("reported", "running"):
+                sent = None if call.kept is None else call.kept.bytes()
+                counted = await self._ends.count(call, counted, sent)
+            self._complete(call, answer, None if meter.complete else NO_END, counted)
+        if self._wait_durable:
+            await self._journal.durable()
 
     def _head(self, call: Call, answer: Answer) -> list[tuple[bytes, bytes]]:
         """The backend's headers and ours: which backend it was, and what the gateway cost."""
@@ -353,59 +381,8 @@ class Relay:
             (b"x-tollbook-overhead-ms", b"%.3f" % overhead),
         ]
 
-    def _finish(
-        self,
-        call: Call,
-        outcome: Outcome,
-        *,
-        status: int | None = None,
-        reason: str | None = None,
-        counted: tuple[Basis, Usage],
-    ) -> None:
-        """Write the end of `call`. If the spool fails, the end is owed and `SpoolFailed` raised."""
-        monotonic = self._clock.monotonic()
-        draft = call.finish(
-            self._clock.now(), monotonic, outcome, status=status, reason=reason, counted=counted
-        )
-        self._count(call, monotonic, outcome, counted)
-        try:
-            self._journal.append(draft)
-        except SpoolFailed:
-            said = msgspec.structs.replace(
-                draft.payload, outcome="spool_failed", reason=_CUT["spool_failed"][1]
-            )
-            self._unwritten.append(Draft(draft.id, draft.subject, draft.time, said))
-            self._stats.finish_delayed += 1
-            raise
-
-    def _end(self, call: Call, outcome: Outcome, reason: str) -> None:
-        """End a call that did not complete; its last bytes will not be sent, so nothing raises."""
-        if call.finished:
-            return
-        try:
-            self._finish(call, outcome, reason=reason, counted=call.counted())
-        except SpoolFailed as failed:
-            log.error("request %s: its end is owed to the spool: %s", call.request_id, failed)
-
-    def _count(
-        self, call: Call, monotonic: float, outcome: Outcome, counted: tuple[Basis, Usage]
-    ) -> None:
-        stats = self._stats
-        basis, usage = counted
-        stats.finished[call.endpoint, outcome] += 1
-        stats.basis[basis] += 1
-        stats.count(usage)
-        stats.duration.observe(monotonic - call.started)
-        stats.overhead.observe(call.overhead(monotonic))
-        if call.first_token is not None:
-            stats.first_token.observe(call.first_token - call.started)
-            if call.backend is not None:
-                call.backend.first_token(call.first_token - call.started)
-        if call.meter is not None:
-            stats.chunks += call.meter.chunks
-
     def _cut(self, call: Call, why: Cut) -> None:
-        if call.cut is not None or call.task is None:
+        if call.cut is not None or call.task is None or call.ending:
             return
         if call.finished and (call.meter is None or why == "spool_failed"):
             return  # it is billed and its last bytes are on the way: they are owed to the client
@@ -425,40 +402,48 @@ class Relay:
 
     async def _ended_from_outside(self, call: Call, reply: Reply) -> None:
         """The task was cancelled: by whoever set `call.cut`, else because the server stops."""
-        cut = call.cut
-        outcome, reason = _CUT[cut] if cut else ("shutdown", "the gateway stopped")
-        billed = call.finished
-        self._end(call, outcome, reason)
+        cause: Cause = call.cut or "shutdown"
+        policy = POLICIES[cause]
         assert call.task is not None, "a call is served by a task"
         call.task.uncancel()
-        if outcome == "client_gone":
+        if call.client_left:
+            # Who has left pays as one who leaves, whatever ended the reading of the rest.
+            await self._ends.cut(call, "client_gone", policy.reason)
             return
-        if billed:
+        if policy.outcome == "client_gone":
+            await self._ends.cut(call, cause)
+            return
+        if call.finished:
             # All of it was passed on; only the backend did not end what it had finished.
             if call.meter is not None:
                 await reply.body(b"", more=False)
             return
-        words = f"The answer was cut: {reason}."
-        late = outcome == "timeout"
-        error = TooSlow(words) if late else Overloaded(words, code=outcome)
-        await self._say_failure(call, reply, error)
+        words = f"The answer was cut: {policy.reason}."
+        late = policy.outcome == "timeout"
+        error = TooSlow(words) if late else Overloaded(words, code=policy.outcome)
+        await self._fail(call, reply, cause, error)
 
     async def _backend_broke(self, call: Call, failed: BackendFailed, reply: Reply) -> None:
         if failed.reason == "own_limit":
-            self._end(call, "gateway_failed", str(failed))
+            await self._ends.cut(call, "gateway_failed", str(failed))
             raise Overloaded(f"Too much at once: {failed}. Try again.", code="own_limit")
-        outcome: Outcome = "backend_lost" if call.answer else "backend_unreachable"
-        self._end(call, outcome, str(failed))
+        cause: Cause = "backend_lost" if call.answer else "backend_unreachable"
         begun = "broke off its answer" if call.answer else "could not be reached"
-        raised = Upstream(f"The backend {begun}: {failed}. Try again.", code=outcome)
-        await self._say_failure(call, reply, raised)
+        words = f"The backend {begun}: {failed}. Try again."
+        error = Upstream(words, code=POLICIES[cause].outcome)
+        await self._fail(call, reply, cause, error, str(failed))
 
-    async def _say_failure(self, call: Call, reply: Reply, error: ApiError) -> None:
-        """Raise `error` while that can still be the answer, else end the stream with it."""
+    async def _fail(
+        self, call: Call, reply: Reply, cause: Cause, error: ApiError, more: str | None = None
+    ) -> None:
+        """End `call` for `cause`. In a stream the client hears of it before the count is made, and
+        the end of the answer comes after it."""
         if not call.head_sent:
+            await self._ends.cut(call, cause, more)
             raise error
-        if call.meter is not None:
-            await reply.body(b"data: " + error.body() + b"\n\n", more=True)
+        if call.meter is not None and not call.client_left:
+            await reply.body(error.event(call.endpoint.errors, call.request_id), more=True)
+        await self._ends.cut(call, cause, more)
         await reply.body(b"", more=False)
 
 
@@ -466,3 +451,8 @@ def _veiled(data: bytes, call: Call) -> bytes:
     """A backend must not show its key to a user, whatever it writes."""
     secret = call.backend.secret if call.backend else None
     return data if secret is None else data.replace(secret, b"[server key]")
+
+
+def streams(answer: Answer) -> bool:
+    """True if the answer is a stream of events."""
+    return answer.content_type.startswith("text/event-stream")

@@ -82,9 +82,20 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = ()
 
+    drain_to_end: Annotated[
+        tuple[str, ...],
+        _is(
+            "Models whose answer is read to its end when the client has left, so that its count is "
+            'the engine\'s own; the server then works for nobody. ["*"]: every model. Empty: the '
+            "server is stopped, and what it had produced is counted.",
+            "list of names",
+        ),
+    ] = ()
+
     def __post_init__(self) -> None:
         check_name("name", self.name)
         check_models(self.models)
+        check_models(self.drain_to_end)
         if not self.host:
             raise SettingsError("host is empty; write 127.0.0.1, or 0.0.0.0 for every network")
 

@@ -76,6 +76,7 @@ class Service:
             settings.timeouts,
             stats,
             wait_durable=settings.spool.durability == "power",
+            drain_to_end=settings.gateway.drain_to_end,
         )
         self._desk = Desk(
             relay=self.relay,

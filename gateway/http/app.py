@@ -10,11 +10,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.access import bearer_of, key_of, visible
+from gateway.access import key_of, secret_of, visible
 from gateway.errors import ApiError, OwnFault, error_body
-from gateway.http.doors import Desk, Door, client_id_of, hash_of
+from gateway.http.client_ids import client_id_of
+from gateway.http.doors import Desk, Door, hash_of
 from gateway.http.reply import AsgiReply
 from gateway.metrics import CONTENT_TYPE
+from gateway.wire.endpoints import ENDPOINTS
 from gateway.wire.models import model_list
 from ledger.clock import Clock
 from ledger.identity import mint_id
@@ -35,10 +37,7 @@ def create_app(
 ) -> ASGIApp:
     """The gateway's whole HTTP surface."""
     pages = Pages(desk.clock, readiness, metrics)
-    doors: dict[str, ASGIApp] = {
-        "/v1/chat/completions": Door(desk, "chat/completions"),
-        "/v1/completions": Door(desk, "completions"),
-    }
+    doors: dict[str, ASGIApp] = {path: Door(desk, endpoint) for path, endpoint in ENDPOINTS.items()}
     app = Starlette(
         routes=[
             *(Route(path, door, methods=["POST"]) for path, door in doors.items()),
@@ -102,8 +101,7 @@ class Pages:
         return self._refusal(
             404,
             f"There is no {request.method} {request.url.path} here. A path that cannot be metered "
-            "is not passed on; served are POST /v1/chat/completions, POST /v1/completions and "
-            "GET /v1/models.",
+            f"is not passed on; served are GET /v1/models and POST to {', '.join(ENDPOINTS)}.",
             "unknown_path",
         )
 
@@ -153,7 +151,7 @@ class Models:
         headers = dict(scope["headers"])
         reply = AsgiReply(send, f"req_{mint_id()}", client_id_of(headers))
         try:
-            key = key_of(desk.book(), hash_of(bearer_of(headers.get(b"authorization"))))
+            key = key_of(desk.book(), hash_of(secret_of(headers)))
         except ApiError as error:
             desk.stats.unauthorized += 1
             status, body = error.status, error.body()

@@ -8,29 +8,31 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
-from gateway.access import bearer_of, key_of, require_model
+from gateway.access import NAMES_SHOWN_MAX, key_of, require_model, secret_of, visible
 from gateway.admission import require_admission
 from gateway.backends.pool import Pool
-from gateway.call import Call, Endpoint
-from gateway.errors import ApiError, OwnFault
+from gateway.call import Call
+from gateway.errors import ApiError, BadRequest, OwnFault
 from gateway.http.arrivals import Arrivals, ClientGoneError
+from gateway.http.client_ids import client_id_of, client_retry_of
 from gateway.http.hang_up import HangUpWatch
 from gateway.http.reply import AsgiReply, Headers
 from gateway.relay import Relay
 from gateway.stats import Stats
-from gateway.wire.requests import asked
+from gateway.wire.endpoints import Endpoint
+from gateway.wire.requests import Asked, asked
 from ledger.clock import Clock
-from ledger.folds.book import Book
+from ledger.folds.book import Book, Key
 from ledger.identity import mint_id
 from streams.log.port import Journal
 
-_PASSED_ON = frozenset((b"traceparent", b"tracestate"))
+_PASSED_ON = frozenset((b"traceparent", b"tracestate", b"anthropic-version", b"anthropic-beta"))
 """A client's headers that a backend gets to see. All others end here, the user's key first."""
 
-CLIENT_ID_BYTES_MAX = 256
-"""A longer id of a client is cut before it is given back."""
+JSON = b"application/json"
 
 
 class Desk:
@@ -64,14 +66,14 @@ class Desk:
 
 
 class Door:
-    """`POST /v1/<endpoint>`: authenticate, read, look, and hand over to the relay."""
+    """`POST` to one endpoint: authenticate, read, look, and hand over to the relay."""
 
     def __init__(self, desk: Desk, endpoint: Endpoint) -> None:
         self._desk = desk
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        desk = self._desk
+        desk, endpoint = self._desk, self._endpoint
         task = asyncio.current_task()
         assert task is not None, "a request is served by a task"
         started = desk.clock.monotonic()
@@ -82,39 +84,62 @@ class Door:
         key_id, model, call = None, None, None
         watch: HangUpWatch | None = None
         try:
-            secret = bearer_of(heads.get(b"authorization"))
-            key = key_of(desk.book(), hash_of(secret))
+            key = key_of(desk.book(), hash_of(secret_of(heads)))
             key_id = key.key_id
-            body = await desk.arrivals.body(task, receive, heads.get(b"content-length"), started)
-            wish = asked(body)
+            length, coding = heads.get(b"content-length"), heads.get(b"content-encoding")
+            body = await desk.arrivals.body(task, receive, length, started, coding)
+            kind = heads.get(b"content-type", JSON) if endpoint.form == "multipart" else JSON
+            wish = self._wish(key, asked(body, endpoint, kind))
             model = wish.model
             pool = desk.pool
             require_model(key, model, pool.served(), any_model=pool.any_model)
             require_admission(draining=desk.draining, spool_has_room=desk.journal.room())
-            call = Call(request_id, key_id, self._endpoint, wish, started, task)
+            call = Call(
+                request_id, key_id, endpoint, wish, started, task, body=body, content_type=kind
+            )
             watch = HangUpWatch(receive, partial(desk.relay.client_gone, call))
             call.watch = watch.begin
-            passed = {"content-type": "application/json", "x-request-id": request_id}
+            passed = {"content-type": kind.decode("latin-1"), "x-request-id": request_id}
             for name in _PASSED_ON:
                 if name in heads:
                     passed[name.decode()] = heads[name].decode("latin-1")
             await desk.relay.serve(
-                call, body, passed, desk.hashed(client_id) if client_id else None, reply
+                call,
+                passed,
+                reply,
+                client=desk.hashed(client_id) if client_id else None,
+                retry=client_retry_of(heads),
             )
         except ApiError as error:
             self._refused(request_id, key_id, model, call, error)
-            await reply.whole(error.status, error.body(), self._error_headers(call, error, started))
+            said = error.body(endpoint.errors, request_id)
+            await reply.whole(error.status, said, self._error_headers(call, error, started))
         except ClientGoneError:
             return
         except Exception:
             fault = OwnFault()
             if not reply.started:
                 headers = self._error_headers(call, fault, started)
-                await reply.whole(fault.status, fault.body(), headers)
+                said = fault.body(endpoint.errors, request_id)
+                await reply.whole(fault.status, said, headers)
             raise
         finally:
             if watch is not None:
                 watch.end()
+
+    def _wish(self, key: Key, wish: Asked) -> Asked:
+        """`wish` with its model. Where the engine asks for none it may be left out, if there is
+        only one that `key` can call; raises `BadRequest` if there are more."""
+        if wish.model:
+            return wish
+        models = visible(key, self._desk.pool.served())
+        if len(models) != 1:
+            raise BadRequest(
+                f"{self._endpoint.path} must name a model here: this key can use "
+                f'{", ".join(models[:NAMES_SHOWN_MAX]) or "none right now"}. Add "model".',
+                param="model",
+            )
+        return msgspec.structs.replace(wish, model=models[0])
 
     def _refused(
         self,
@@ -145,9 +170,3 @@ class Door:
 def hash_of(secret: bytes) -> str:
     """The form in which the registry knows a key's secret."""
     return hashlib.sha256(secret).hexdigest()
-
-
-def client_id_of(headers: dict[bytes, bytes]) -> bytes | None:
-    """The client's own id of its request, as far as it is given back."""
-    client_id = headers.get(b"x-request-id")
-    return None if client_id is None else client_id[:CLIENT_ID_BYTES_MAX]

@@ -23,11 +23,13 @@ class BackendView(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The request, as far as routing may see it. `tried` are backends that failed it already."""
+    """The request, as far as routing may see it. `tried` are backends that failed it already;
+    `only` is the one that it must go to, null for any."""
 
     request_id: str
     model: str
     tried: tuple[str, ...] = ()
+    only: str | None = None
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -50,6 +52,7 @@ def choose(request: Wanted, state: Sequence[BackendView]) -> Choice | None:
         view
         for view in state
         if view.backend_id not in request.tried
+        and (request.only is None or request.only == view.backend_id)
         and (view.models is None or request.model in view.models)
     ]
     if not fit:

@@ -14,6 +14,8 @@ from rich.table import Table
 from gateway.backends.pool import Backend
 from gateway.call import Call
 from gateway.routing.policy import Wanted, choose
+from gateway.wire.endpoints import CHAT
+from gateway.wire.endpoints import CHAT
 from gateway.wire.requests import Asked, Engine, asked
 from gateway.wire.sse import StreamMeter
 from gateway.wire.usage import usage_of_answer
@@ -64,8 +66,8 @@ def parts(spool: SpoolWriter) -> dict[str, Callable[[], object]]:
     """Each part as a call without arguments."""
     wish, now = asked(BODY), SystemClock().now()
     backend = Backend("b", "http://x", key=None, engine=None, models=None, any_model=True)
-    call = Call("req_" + "a" * 32, "key_" + "b" * 32, "chat/completions", wish, 1.0)
-    accepted = call.accepted(now, 1800.0, len(BODY), None)
+    call = Call("req_" + "a" * 32, "key_" + "b" * 32, CHAT, wish, 1.0, body=BODY)
+    accepted = call.accepted(now, 1800.0, None, None)
     attempted = call.attempted(now, backend, None)
     usage = Usage(uncached_in=12, cached_in=0, cache_write_in=0, reasoning_out=0, other_out=4)
     finished = call.finish(now, 2.0, "completed", status=200, counted=("reported", usage))

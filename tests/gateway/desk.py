@@ -10,13 +10,15 @@ from typing import Any
 
 from gateway.backends.pool import Backend, Pool
 from gateway.backends.port import BackendFailed, Target
-from gateway.call import Call, Endpoint
+from gateway.call import Call
 from gateway.relay import Relay
 from gateway.settings import TimeoutSettings
 from gateway.stats import Stats
+from gateway.wire.endpoints import CHAT, Endpoint
 from gateway.wire.requests import Engine, asked
 from ledger.events import Draft, Payload, payload_of
 from streams.log.memory import MemoryJournal
+from streams.log.port import Journal
 from tests.streams.builders import FakeClock
 
 BODY = b'{"model":"m","stream":true}'
@@ -67,6 +69,8 @@ class ScriptedClient:
     def __init__(self, *script: ScriptedAnswer | BackendFailed | asyncio.Event) -> None:
         self.script = list(script)
         self.called: list[str] = []
+        self.tokenizer: bytes | None = None
+        self.asked: list[tuple[str, bytes | None]] = []
 
     async def open(
         self, target: Target, path: str, body: bytes, headers: Mapping[str, str]
@@ -80,8 +84,13 @@ class ScriptedClient:
             return await self.open(target, path, body, headers)
         return step
 
-    async def fetch(self, target: Target, path: str, *, seconds: float) -> tuple[int, bytes]:
-        raise BackendFailed("unreachable", "nobody asks a script for its models")
+    async def fetch(
+        self, target: Target, path: str, *, seconds: float, body: bytes | None = None
+    ) -> tuple[int, bytes]:
+        self.asked.append((path, body))
+        if self.tokenizer is None:
+            raise BackendFailed("unreachable", "this script has no tokenizer")
+        return 200, self.tokenizer
 
 
 class ScriptedReply:
@@ -112,14 +121,17 @@ class Desk:
         *,
         backends: int = 1,
         engine: Engine = "openai",
-        journal: MemoryJournal | None = None,
+        journal: Journal | None = None,
         wait_durable: bool = False,
         key: str | None = "sk-server-key-of-the-backend",
         limits: Mapping[str, float] | None = None,
+        drain_to_end: Sequence[str] = (),
     ) -> None:
         self.clock = FakeClock()
         self.client, self.stats = client, Stats()
-        self.journal = journal or MemoryJournal("/gateway/test/1", clock=self.clock)
+        own = MemoryJournal("/gateway/test/1", clock=self.clock)
+        self.memory = journal if isinstance(journal, MemoryJournal) else own
+        self.journal: Journal = journal or own
         self.pool = Pool(
             [
                 Backend(
@@ -137,15 +149,17 @@ class Desk:
             TimeoutSettings(**(limits or {})),
             self.stats,
             wait_durable=wait_durable,
+            drain_to_end=drain_to_end,
         )
         self.reply = ScriptedReply()
         self.call: Call | None = None
 
-    def begin(self, body: bytes = BODY, endpoint: Endpoint = "chat/completions") -> Any:
+    def begin(self, body: bytes = BODY, endpoint: Endpoint = CHAT) -> Any:
         """Serve one request in a task of its own."""
-        request_id = f"req_{len(self.journal.events())}"
-        self.call = Call(request_id, "key-1", endpoint, asked(body), self.clock.monotonic())
-        serving = self.relay.serve(self.call, body, {}, None, self.reply)
+        request_id = f"req_{len(self.memory.events())}"
+        wish, now = asked(body, endpoint), self.clock.monotonic()
+        self.call = Call(request_id, "key-1", endpoint, wish, now, body=body)
+        serving = self.relay.serve(self.call, {}, self.reply)
         self.call.task = asyncio.create_task(serving)
         return self.call.task
 
@@ -155,7 +169,7 @@ class Desk:
             await asyncio.sleep(0)
 
     def facts(self) -> list[Payload]:
-        return [payload_of(event) for event in self.journal.events()]
+        return [payload_of(event) for event in self.memory.events()]
 
     def last(self) -> Any:
         return self.facts()[-1]

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.backends.pool import Backend
 from gateway.call import BYTES_PER_TOKEN, Call
+from gateway.wire.endpoints import CHAT
 from gateway.wire.requests import asked
 from gateway.wire.sse import StreamMeter
 from ledger.events import Basis, Draft, TokensDelivered, Usage, payload_of
@@ -18,7 +19,7 @@ NONE_KNOWN: tuple[Basis, Usage] = ("none", Usage())
 
 
 def call(body: bytes = b'{"model":"m","stream":true,"max_tokens":7,"n":2}') -> Call:
-    return Call("req_1", "key-1", "chat/completions", asked(body), started=100.0)
+    return Call("req_1", "key-1", CHAT, asked(body), started=100.0, body=body)
 
 
 def backend(backend_id: str = "b-1") -> Backend:
@@ -26,17 +27,19 @@ def backend(backend_id: str = "b-1") -> Backend:
 
 
 def accepted(one: Call) -> Draft:
-    return one.accepted(START, 1800.0, 401, "hashed")
+    return one.accepted(START, 1800.0, "hashed", 2)
 
 
 def test_what_is_accepted_holds_an_estimate_and_a_deadline() -> None:
-    draft = accepted(call())
+    one = call()
+    draft = accepted(one)
     assert (draft.id, draft.subject, draft.time) == ("req_1/accepted", "key-1", START)
     said = draft.payload
     assert isinstance(said, RequestAccepted)
-    assert (said.held_in, said.held_out) == (401 // BYTES_PER_TOKEN, 14)
+    assert (said.held_in, said.held_out) == (len(one.body) // BYTES_PER_TOKEN, 14)
     assert said.deadline == START + timedelta(seconds=1800)
-    assert (said.endpoint, said.stream, said.client_request) == ("chat/completions", True, "hashed")
+    assert (said.endpoint, said.stream) == ("chat/completions", True)
+    assert (said.client_request, said.client_retry) == ("hashed", 2)
 
 
 def test_attempts_are_numbered_and_name_what_went_wrong() -> None:

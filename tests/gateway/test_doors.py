@@ -7,7 +7,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.http.doors import CLIENT_ID_BYTES_MAX
+from gateway.http.client_ids import CLIENT_ID_BYTES_MAX
 from ledger.events import RequestAccepted, RequestRejected
 from tests.gateway.doors import (
     CHAT,
@@ -128,8 +128,8 @@ def test_413_where_it_is_not_announced_and_the_limit_itself_passes(house: House)
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("POST", "/v1/embeddings", 404, "unknown_path"),
-        ("POST", "/v1/responses", 404, "unknown_path"),
+        ("POST", "/v1/images/generations", 404, "unknown_path"),
+        ("POST", "/v1/responses/resp_1", 404, "unknown_path"),
         ("POST", "/v1/chat/completions/", 404, "unknown_path"),
         ("POST", "/chat/completions", 404, "unknown_path"),
         ("POST", "//v1/chat/completions", 404, "unknown_path"),

@@ -408,7 +408,10 @@ async def test_a_fault_of_our_own_is_raised_and_has_an_end() -> None:
     desk.reply.start = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         await desk.begin()
-    assert (desk.last().outcome, desk.last().reason) == ("gateway_failed", "ZeroDivisionError")
+    assert (desk.last().outcome, desk.last().reason) == (
+        "gateway_failed",
+        "a fault of the gateway itself: ZeroDivisionError",
+    )
     assert not desk.relay.open
 
 

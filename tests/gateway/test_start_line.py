@@ -14,6 +14,7 @@ from gateway.settings import (
     SpoolSettings,
 )
 from gateway.start_line import BYTES_PER_REQUEST, covered, reach, start_line
+from gateway.wire.endpoints import CHAT
 from gateway.wire.requests import asked
 from ledger.clock import SystemClock
 from ledger.events import Usage
@@ -83,10 +84,10 @@ def test_the_stated_size_of_a_request_is_what_the_spool_writes(
     wish = asked(b'{"model":"meta-llama/Llama-3.1-8B-Instruct","max_tokens":512}')
     usage = Usage(uncached_in=812, cached_in=1024, cache_write_in=0, reasoning_out=0, other_out=231)
     for _ in range(REQUESTS):
-        call = Call(f"req_{mint_id()}", mint_id(), "chat/completions", wish, clock.monotonic())
+        call = Call(f"req_{mint_id()}", mint_id(), CHAT, wish, clock.monotonic())
         call.upstream = 2.123456
         spool.append(
-            call.accepted(clock.now(), 1800.0, 2345, client),
+            call.accepted(clock.now(), 1800.0, client, None),
             call.attempted(clock.now(), backend, None),
         )
         spool.append(

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from gateway.call import Call
+from gateway.wire.endpoints import CHAT
 from gateway.wire.requests import asked
 from gateway.wire.sse import StreamMeter
 from ledger.clock import SystemClock
 from ledger.events import TokensDelivered, payload_of
+from streams.errors import SpoolFailed
 from streams.log.reader import SpoolReader
 from streams.log.spool import SpoolWriter
 from tests.gateway.desk import BODY, Desk, ScriptedClient
@@ -22,7 +26,7 @@ CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 
 def opened(desk: Desk, number: int, model: str = "m") -> Call:
     wish = asked(BODY.replace(b'"m"', f'"{model}"'.encode()))
-    call = Call(f"req_{number:032x}", "key-1", "chat/completions", wish, desk.clock.monotonic())
+    call = Call(f"req_{number:032x}", "key-1", CHAT, wish, desk.clock.monotonic())
     call.accepted_at = desk.clock.now()
     meter = StreamMeter(call.wish, "openai", chat=True)
     call.begin_stream(meter, desk.clock.monotonic())
@@ -45,8 +49,7 @@ def told(spool: Path) -> set[str]:
 async def test_one_heartbeat_tells_of_every_stream_however_many(tmp_path: Path) -> None:
     spool = tmp_path / "spool" / "a1"
     journal = SpoolWriter.create(spool, "/gateway/test/a1", clock=SystemClock())
-    desk = Desk(ScriptedClient())
-    desk.relay._journal = journal
+    desk = Desk(ScriptedClient(), journal=journal)
     wanted = {opened(desk, number).request_id for number in range(STREAMS)}
     desk.relay.tick()
     journal.close()
@@ -58,16 +61,19 @@ async def test_the_ends_that_a_full_disk_did_not_take_are_all_written_later(
 ) -> None:
     spool = tmp_path / "spool" / "a1"
     journal = SpoolWriter.create(spool, "/gateway/test/a1", clock=SystemClock())
-    desk = Desk(ScriptedClient())
     closed = SpoolWriter.create(tmp_path / "spool" / "b1", "/gateway/x/b1", clock=SystemClock())
     closed.close()
-    desk.relay._journal = closed
+    desk = Desk(ScriptedClient(), journal=closed)
     calls = [opened(desk, number, LONGEST) for number in range(1_000)]
+    ends = desk.relay._ends
     for call in calls:
-        desk.relay._end(call, "client_gone", "the client hung up")
-    assert len(desk.relay._unwritten) == len(calls)
-    desk.relay._journal = journal
+        with pytest.raises(SpoolFailed):
+            ends.finish(call, "client_gone", counted=call.counted())
+    assert len(ends._unwritten) == len(calls)
+    ends._journal = desk.relay._journal = journal
+    for call in calls:
+        del desk.relay.open[call.request_id]
     desk.relay.tick()
-    assert not desk.relay._unwritten
+    assert not desk.relay.owes
     journal.close()
     assert journal.last() == {"requests": len(calls)}
