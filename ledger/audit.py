@@ -9,12 +9,22 @@ from pathlib import Path
 
 import msgspec
 
-from ledger.events import Event, SourceClosed, SourceMark, same_fact
+from ledger.events import (
+    Event,
+    RequestAccepted,
+    RequestAttempted,
+    SourceClosed,
+    SourceMark,
+    same_fact,
+)
 from ledger.events.usage import NOTHING_KNOWN
 from ledger.export.check import check_export
 from ledger.export.manifest import Manifest
+from ledger.folds.attempts import AttemptRow, merged, told_by
+from ledger.folds.conservation import Cell, Conservation, cell_of
 from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
 from ledger.sql import checks
+from ledger.sql.attempts import count_attempts, known_attempts
 from ledger.sql.projections import Fact, runs
 from ledger.sql.replay import counted_reaches, stored_facts
 from ledger.sql.session import ReadSession
@@ -106,11 +116,13 @@ def audit(
     no further. Raises `LedgerUnavailable`, and `UnknownEvent` for events of a newer version.
     """
     report = Report()
+    kept = Conservation()
     steps: tuple[tuple[str, Callable[[_Check], None]], ...] = (
         ("set aside", lambda check: _set_aside(read, check)),
         ("logs", lambda check: _logs(read, logs, check)),
         ("completeness", lambda check: _complete(read, check)),
-        ("requests", lambda check: _requests(read, check)),
+        ("requests", lambda check: _requests(read, check, kept)),
+        ("conservation", lambda check: _conserved(kept, check)),
         ("usage", lambda check: _usage(read, check)),
         ("registry", lambda check: _registry(read, check)),
         ("exports", lambda check: _exports(read, exports, check, report.notes)),
@@ -222,10 +234,12 @@ class _Requests:
     The events of one request come side by side, but a run may end between them.
     """
 
-    def __init__(self, read: ReadSession, check: _Check) -> None:
-        self._read, self._check = read, check
+    def __init__(self, read: ReadSession, check: _Check, kept: Conservation) -> None:
+        self._read, self._check, self._kept = read, check, kept
         self._folded: dict[str, RequestRow] = {}
-        self.count = 0
+        self._accepted: dict[str, Cell] = {}
+        self._attempts: list[AttemptRow] = []
+        self.count = self.attempts = 0
         self.claims: dict[tuple[str, str], int] = {}
 
     def take(self, facts: list[Fact]) -> None:
@@ -236,12 +250,19 @@ class _Requests:
                 last = payload.request_id
                 row = fold_request(self._folded.get(last), fact.event, payload)
                 self._folded[last] = row
+                if isinstance(payload, RequestAccepted):
+                    self._accepted[last] = cell_of(fact.event.source, fact.event.time)
+                elif isinstance(payload, RequestAttempted):
+                    self._attempts += told_by(fact.event, payload)
             elif isinstance(payload, SourceMark):
                 self._claim(fact.event.source, payload.last)
             elif isinstance(payload, SourceClosed):
                 self._claim(payload.closed_source, payload.last)
         unfinished = self._folded.pop(last, None) if last is not None else None
+        waiting = [row for row in self._attempts if row.request_id == last]
+        self._attempts = [row for row in self._attempts if row.request_id != last]
         self.compare()
+        self._attempts = waiting
         if last is not None and unfinished is not None:
             self._folded[last] = unfinished
 
@@ -249,14 +270,29 @@ class _Requests:
         """Compare all that is folded so far."""
         stored = checks.known_requests(self._read, list(self._folded))
         for request_id, row in self._folded.items():
+            accepted = self._accepted.pop(request_id, None)
+            self._kept.take(request_id, accepted, stored.get(request_id))
             if request_id not in stored:
                 self._check.say(f"request {request_id} has events, but no row")
                 continue
             self.count += 1
             for words in _parted(row, stored[request_id]):
                 self._check.say(f"request {request_id}: {words}; `tollbook rebuild` sets it right")
+        self._compare_attempts()
         self._check.looked_at(len(self._folded))
         self._folded.clear()
+
+    def _compare_attempts(self) -> None:
+        told = merged(self._attempts)
+        stored = known_attempts(self._read, self._folded)
+        for name in sorted(told.keys() | stored.keys()):
+            if told.get(name) != stored.get(name):
+                self._check.say(
+                    f"attempt {name[1]} of request {name[0]}: its events say"
+                    f" {told.get(name, 'nothing')}, its row says {stored.get(name, 'nothing')};"
+                    " `tollbook rebuild` sets it right"
+                )
+        self.attempts += len(stored)
 
     def _claim(self, source: str, last: dict[str, int]) -> None:
         for topic, sequence in last.items():
@@ -279,8 +315,8 @@ def _parted(folded: RequestRow, stored: RequestRow) -> Iterator[str]:
             yield f"its events say {name} {one}, its row says {other}"
 
 
-def _requests(read: ReadSession, check: _Check) -> None:
-    requests = _Requests(read, check)
+def _requests(read: ReadSession, check: _Check, kept: Conservation) -> None:
+    requests = _Requests(read, check, kept)
     for facts in stored_facts(read):
         requests.take(facts)
     requests.compare()
@@ -288,12 +324,25 @@ def _requests(read: ReadSession, check: _Check) -> None:
         for request_id in checks.request_ids(read):
             if not checks.has_events(read, request_id):
                 check.say(f"request {request_id} has a row, but no event")
+                kept.take(request_id, None, checks.known_requests(read, [request_id])[request_id])
+    rows = count_attempts(read)
+    if rows != requests.attempts:
+        check.say(
+            f"there are {rows} attempts, and {requests.attempts} of them are of a request with"
+            " events; `tollbook rebuild` sets it right"
+        )
     known = checks.reaches(read)
     for (source, topic), claimed in requests.claims.items():
         reached = known.get((source, topic))
         last = reached.last if reached is not None else 0
         if last < claimed:
             check.say(f"{source} wrote {topic} up to {claimed}, and only {last} came")
+
+
+def _conserved(kept: Conservation, check: _Check) -> None:
+    for words in kept.parted():
+        check.say(words)
+    check.looked_at(len(kept.cells))
 
 
 def _usage(read: ReadSession, check: _Check) -> None:

@@ -69,6 +69,47 @@ REQUEST_COLUMNS = (
     _same("duration_us", COUNT, "microseconds to its end"),
     _same("overhead_us", COUNT, "microseconds of that in the gateway itself"),
     _same("client_request", TEXT, "keyed hash of the id that the client gave"),
+    _same("client_retry", COUNT, "how often the client says that it had tried this before"),
+)
+
+ATTEMPT_COLUMNS = (
+    Column("request_id", TEXT, "the request it was made for"),
+    Column("attempt", COUNT, "its number, from 1"),
+    Column("last", FLAG, "whether no other was made after it"),
+    Column("backend_id", TEXT, "the backend that was called"),
+    Column("started_at", INSTANT, "when the call began"),
+    Column("failed", TEXT, "why another one was made; null for the last"),
+    Column("outcome", TEXT, "of the last: how the request ended"),
+    Column("status", COUNT, "of the last: HTTP status of the answer"),
+    Column("key_id", TEXT, "the API key of the request"),
+    Column("model", TEXT, "the model that was asked for"),
+    Column("cost", MONEY, "of the last what the request costs, of every other zero"),
+    Column("currency", TEXT, "currency of the cost"),
+)
+
+COUNTER_COLUMNS = (
+    _same("backend_id", TEXT, "the backend that was read"),
+    Column("read_at", INSTANT, "when its counters were read", "at_us"),
+    _same("source", TEXT, "the gateway that read them, and its incarnation"),
+    _same("gateway", TEXT, "its name"),
+    _same("engine", TEXT, "the engine behind the backend"),
+    _same("counters", TEXT, "counters by the engine's names as JSON; counters->>'$.NAME'"),
+    Column(
+        "process_started_at", INSTANT, "when the engine began, if it says", "process_started_us"
+    ),
+    _same("running", COUNT, "requests that it worked on then"),
+    _same("waiting", COUNT, "requests that waited there then"),
+    _same("fault", TEXT, "why there are no counters"),
+)
+
+CONSERVATION_COLUMNS = (
+    Column("source", TEXT, "the gateway, and its incarnation"),
+    Column("hour", INSTANT, "start of the UTC hour of acceptance"),
+    Column("accepted", COUNT, "requests that were accepted, counted from events"),
+    Column("finished", COUNT, "of those, by their rows: finished"),
+    Column("abandoned", COUNT, "abandoned by a gateway that died"),
+    Column("open", COUNT, "without an end yet"),
+    Column("difference", COUNT, "accepted, less the other three; zero"),
 )
 
 HOURLY_COLUMNS = (
@@ -150,9 +191,29 @@ EXPORT_COLUMNS = (
 )
 
 
+def with_key(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """`columns` with the key's name after its id."""
+    place = next(n for n, column in enumerate(columns) if column.name == "key_id") + 1
+    return (*columns[:place], KEY_NAME, *columns[place:])
+
+
 def schema_of(columns: Sequence[Column]) -> pa.Schema:
     """The Arrow schema of `columns`."""
     return pa.schema([pa.field(column.name, column.type) for column in columns])
+
+
+def duckdb_type(column: Column) -> str:
+    """How DuckDB names the type of `column`, after a way through Parquet."""
+    names: dict[Any, str] = {
+        COUNT: "BIGINT",
+        TEXT: "VARCHAR",
+        FLAG: "BOOLEAN",
+        LIST: "VARCHAR[]",
+        INSTANT: "TIMESTAMP WITH TIME ZONE",
+        MONEY: "DECIMAL(38,12)",
+        pa.date32(): "DATE",
+    }
+    return names[column.type]
 
 
 def assert_exact(schema: pa.Schema) -> None:

@@ -5,7 +5,6 @@ pyarrow writes, DuckDB reads back: a mistake of one in a type or a sum is seen b
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ledger.errors import ExportFailed
 from ledger.events import BUCKETS
-from ledger.export.columns import Column, assert_exact, schema_of
+from ledger.export.columns import Column, assert_exact, duckdb_type, schema_of
 from ledger.export.sums import Sums
 
 GROUP_ROWS = 100_000
@@ -59,7 +58,7 @@ def read_back(path: Path, columns: Sequence[Column], count: str) -> tuple[Sums, 
         connection.execute("SET TimeZone = 'UTC'")
         file = connection.read_parquet(str(path))
         found = dict(zip(file.columns, (str(kind) for kind in file.types), strict=True))
-        wanted = {column.name: _duckdb_type(column) for column in columns}
+        wanted = {column.name: duckdb_type(column) for column in columns}
         if found != wanted:
             raise ExportFailed(f"{path} came back with columns {found}, not {wanted}; {_FAULT}")
         sums = ", ".join(f"coalesce(sum({name}), 0)::HUGEINT, count({name})" for name in BUCKETS)
@@ -89,17 +88,3 @@ def _groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
             held -= GROUP_ROWS
     if held:
         yield pa.Table.from_batches(waiting, schema).combine_chunks()
-
-
-def _duckdb_type(column: Column) -> str:
-    """How DuckDB names the type of `column`, after a way through Parquet."""
-    names: dict[Any, str] = {
-        pa.int64(): "BIGINT",
-        pa.string(): "VARCHAR",
-        pa.bool_(): "BOOLEAN",
-        pa.list_(pa.string()): "VARCHAR[]",
-        pa.timestamp("us", tz="UTC"): "TIMESTAMP WITH TIME ZONE",
-        pa.decimal128(38, 12): "DECIMAL(38,12)",
-        pa.date32(): "DATE",
-    }
-    return names[column.type]

@@ -13,7 +13,8 @@ from ledger.export.sums import BATCH_ROWS, Span, ended_requests
 from ledger.sql.session import ReadSession
 
 FILE_COLUMNS = (*REQUEST_COLUMNS, ENDED_EVENT)
-"""What a month's requests say in a file. No name is among them: names are erased in one table."""
+"""What a month's requests say in a file. No name is among them: names are erased in one table.
+A column may be added; files of older versions lack it and are read beside newer ones."""
 
 Extra = Callable[[Values], Values]
 """Gives more columns for columns just read."""

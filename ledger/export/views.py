@@ -13,10 +13,13 @@ import msgspec
 import pyarrow as pa
 
 from ledger.export import columns as c
+from ledger.export.beneath import attempts_batch, conservation_batch
 from ledger.export.bill import batches_of, bill_lines, billed_months
 from ledger.export.manifest import BILL, REQUESTS, exports
 from ledger.export.rows import FILE_COLUMNS, table_batches
 from ledger.sql import tables
+from ledger.sql.attempts import priced_attempts
+from ledger.sql.conservation import balances
 from ledger.sql.names import names_of
 from ledger.sql.session import ReadSession
 
@@ -31,12 +34,6 @@ class View(msgspec.Struct, frozen=True):
     meaning: str
     columns: tuple[c.Column, ...]
     fill: Fill
-
-
-def with_key(columns: Sequence[c.Column]) -> tuple[c.Column, ...]:
-    """`columns` with the key's name after its id."""
-    place = next(n for n, column in enumerate(columns) if column.name == "key_id") + 1
-    return (*columns[:place], c.KEY_NAME, *columns[place:])
 
 
 def create_empty(connection: Connection, view: View) -> None:
@@ -65,16 +62,26 @@ def _table(
         def extra(values: c.Values) -> c.Values:
             return {c.KEY_NAME.name: [names.get(key_id) for key_id in values["key_id"]]}
 
-        shown = with_key(columns) if named else columns
+        shown = c.with_key(columns) if named else columns
         _pour(connection, name, table_batches(read, table, shown, extra if named else None))
 
-    return View(name, meaning, with_key(columns) if named else tuple(columns), fill)
+    return View(name, meaning, c.with_key(columns) if named else tuple(columns), fill)
 
 
 def _fill_bill(connection: Connection, read: ReadSession, _: Path) -> None:
     for month in billed_months(read):
         lines = bill_lines(read, month)
-        _pour(connection, "bill", batches_of(lines, with_key(c.BILL_COLUMNS)))
+        _pour(connection, "bill", batches_of(lines, c.with_key(c.BILL_COLUMNS)))
+
+
+def _fill_attempts(connection: Connection, read: ReadSession, _: Path) -> None:
+    names = names_of(read, "key")
+    batches = (attempts_batch(part, names) for part in priced_attempts(read))
+    _pour(connection, "attempts", batches)
+
+
+def _fill_conservation(connection: Connection, read: ReadSession, _: Path) -> None:
+    _pour(connection, "conservation", iter([conservation_batch(balances(read))]))
 
 
 def _fill_exports(connection: Connection, _: ReadSession, out_dir: Path) -> None:
@@ -99,10 +106,14 @@ def _files(name: str, meaning: str, columns: Sequence[c.Column], file: str) -> V
             for directory, manifest in exports(out_dir)
         ]
         if parts:
+            # First no rows of every column: a file of an older version may lack some of them.
+            empty = ", ".join(f"NULL::{c.duckdb_type(one)} AS {one.name}" for one in every)
+            every_part = " UNION ALL BY NAME ".join([f"SELECT {empty} WHERE false", *parts])
             connection.execute(f"DROP TABLE {name}")
-            connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
+            connection.execute(f"CREATE VIEW {name} AS {every_part}")
 
-    return View(name, meaning, (c.EXPORT_COLUMNS[0], *columns), fill)
+    every = (c.EXPORT_COLUMNS[0], *columns)
+    return View(name, meaning, every, fill)
 
 
 def _quoted(text: str) -> str:
@@ -118,9 +129,15 @@ VIEWS = (
         named=True,
     ),
     View(
+        "attempts",
+        "one row per backend that was called for a request",
+        c.with_key(c.ATTEMPT_COLUMNS),
+        _fill_attempts,
+    ),
+    View(
         "bill",
         "what every month's bill says, by day, key, model and basis",
-        with_key(c.BILL_COLUMNS),
+        c.with_key(c.BILL_COLUMNS),
         _fill_bill,
     ),
     _table(
@@ -133,6 +150,18 @@ VIEWS = (
     _table("events", "every event that the ledger keeps", c.EVENT_COLUMNS, tables.events),
     _table("keys", "API keys; never a secret", c.KEY_COLUMNS, tables.keys, named=True),
     _table("prices", "every price ever set", c.PRICE_COLUMNS, tables.prices),
+    _table(
+        "counters",
+        "what engines' own counters said, to reconcile with",
+        c.COUNTER_COLUMNS,
+        tables.counters,
+    ),
+    View(
+        "conservation",
+        "accepted = finished + abandoned + open, by source and hour",
+        c.CONSERVATION_COLUMNS,
+        _fill_conservation,
+    ),
     _table("sources", "who wrote events", c.SOURCE_COLUMNS, tables.sources),
     _table("names", "names of ids", c.NAME_COLUMNS, tables.names),
     View("exports", "the files that were exported", c.EXPORT_COLUMNS, _fill_exports),

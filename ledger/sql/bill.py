@@ -12,11 +12,12 @@ from itertools import pairwise
 import msgspec
 from sqlalchemy import BigInteger, ColumnElement, Table, func, literal_column, select
 
-from ledger.amounts import cost_pico, decimal_text
+from ledger.amounts import decimal_text
 from ledger.clock import from_us, to_us
 from ledger.errors import BadQuery
 from ledger.events import BUCKETS
 from ledger.folds.book import Book, Price, price_at
+from ledger.folds.cost import cost_of
 from ledger.folds.usage import ZERO, Totals, by_bucket
 from ledger.sql import tables
 from ledger.sql.names import names_of
@@ -188,15 +189,11 @@ def _add(
     totals: Totals,
 ) -> None:
     tokens = by_bucket(totals)
-    pico, unpriced = cost_pico(tokens, price.pico if price else {})
-    # The cost of what nobody could count is not known either: it is not zero.
-    known = any(count is not None for count in tokens.values())
-    priced = price is not None and pico is not None and known
-    currency = price.currency if price else None
-    line = sums.setdefault(_Group(*group, basis, currency, priced), _Sum())
+    cost = cost_of(tokens, price)
+    line = sums.setdefault(_Group(*group, basis, cost.currency, cost.pico is not None), _Sum())
     line.totals = line.totals.plus(totals)
-    line.pico += pico or 0
-    line.unpriced |= frozenset(unpriced)
+    line.pico += cost.pico or 0
+    line.unpriced |= frozenset(cost.unpriced)
 
 
 def _grouped(

@@ -144,6 +144,18 @@ def attempt_params(row: AttemptRow) -> Params:
     }
 
 
+def attempt_of(row: Sequence[Any]) -> AttemptRow:
+    """The attempt in a row of the table's columns."""
+    request_id, attempt, backend_id, started_us, failed = row
+    return AttemptRow(
+        request_id=request_id,
+        attempt=attempt,
+        backend_id=backend_id,
+        started_at=None if started_us is None else from_us(started_us),
+        failed=failed,
+    )
+
+
 def counters_params(event: Event, said: BackendCounted) -> Params:
     """The row of a reading of an engine's counters."""
     started = said.process_started

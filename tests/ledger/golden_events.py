@@ -1,8 +1,8 @@
 """One event of every type and version with every field set: what the golden files hold.
 
 A golden file is what some version of Tollbook wrote into somebody's ledger, so it is never edited.
-A field that is added, and may be left out, gives the type a second file (`TYPE.2.json`); a type that
-needs another shape gets a new version. Either is a new entry here.
+A field that is added, and may be left out, gives the type a second file (`TYPE.2.json`); a type
+that needs another shape gets a new version. Either is a new entry here.
 """
 
 from collections import Counter

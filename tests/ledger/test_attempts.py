@@ -1,4 +1,4 @@
-"""Attempts: put together from two events each, in any order and in any batches, to the same rows."""
+"""Attempts: put together from two events each, in any order and any batches, to the same rows."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -54,6 +54,7 @@ def test_nothing_parts(ledger: Ledger) -> None:
         "logs": len(stored),
         "completeness": 2,
         "requests": 3,
+        "conservation": 1,
         "usage": 1,
         "registry": 0,
         "exports": 0,
@@ -126,6 +127,7 @@ def test_a_log_that_is_broken_is_named(ledger: Ledger) -> None:
 
 def test_a_fact_under_two_names_is_no_difference(ledger: Ledger) -> None:
     feeder = Feeder(ledger)
+    feeder.feed(scribed([say.accepted("r1")]))
     first = scribed([say.abandoned("r1")], RUNNER)
     again = scribed([say.abandoned("r1"), say.closed(SOURCE, START, {}, OTHER)], OTHER)
     feeder.feed(first)
@@ -137,7 +139,7 @@ def test_a_fact_under_two_names_is_no_difference(ledger: Ledger) -> None:
 
 def test_what_was_set_aside_is_found_once(ledger: Ledger) -> None:
     feeder = Feeder(ledger)
-    stored = scribed([say.finished("r1")])
+    stored = scribed([say.accepted("r1"), say.finished("r1")])
     rival = scribed([say.finished("r1", usage=say.tokens(out=9))], OTHER)
     feeder.feed(stored)
     feeder.feed(rival)
@@ -156,6 +158,21 @@ def test_what_a_source_claims_must_have_come(ledger: Ledger) -> None:
     assert len(held(ledger, []).findings) == 2
 
 
+def test_an_end_whose_acceptance_never_came_is_named_with_its_source_and_hour(
+    ledger: Ledger,
+) -> None:
+    """Up to ten of them by their ids; the others by their number."""
+    lives = [draft for n in range(13) for draft in say.life(f"r{n:02}", say.after(n))]
+    stored = scribed([*lives, say.accepted("open", say.after(3600))])
+    kept = ("r12/accepted", "open/accepted")
+    Feeder(ledger).feed([e for e in stored if not e.id.endswith("/accepted") or e.id in kept])
+    ids = ", ".join(f"r{n:02}" for n in range(10))
+    assert [f.says for f in held(ledger, []).findings if f.check == "conservation"] == [
+        f"{SOURCE} at 2026-11-03T10Z: 1 accepted, and 13 finished + 0 abandoned + 0 open, "
+        f"a difference of -12: {ids} and 2 more",
+    ]
+
+
 def test_gaps_are_named(ledger: Ledger) -> None:
     stored = scribed([say.accepted(f"r{n}") for n in range(1, 10)])
     Feeder(ledger).feed([e for e in stored if e.sequence not in (1, 2, 5, 7)])
@@ -168,6 +185,11 @@ def test_gaps_are_named(ledger: Ledger) -> None:
         (tables.requests, {"other_out": 5}, "its row says Usage(uncached_in=12"),
         (tables.requests, {"accepted_us": 0}, "its row says 1970-01-01"),
         (tables.requests, {"state": "open"}, "its events say state finished, its row says open"),
+        (tables.requests, {"accepted_us": 0}, "2026-11-03T10Z: 1 accepted, and 0 finished + 0"),
+        (tables.requests, {"accepted_us": 0}, "1970-01-01T00Z: 0 accepted, and 1 finished"),
+        (tables.requests, {"source": OTHER}, "a difference of -1: r1"),
+        (tables.attempts, {"failed": "made up"}, "attempt 1 of request r1: its events say Att"),
+        (tables.attempts, {"request_id": "r2"}, "1 attempts, and 0 of them are of a request"),
         (tables.usage_hourly, {"other_out": 5}, "its requests add up to"),
         (tables.usage_hourly, {"key_id": "key-2"}, "in which no request counts"),
         (tables.keys, {"revoked_us": 5}, "keys key-1: its events say"),
@@ -179,7 +201,7 @@ def test_gaps_are_named(ledger: Ledger) -> None:
 def test_a_projection_that_was_changed(
     ledger: Ledger, table: Table, values: dict[str, object], says: str
 ) -> None:
-    Feeder(ledger).feed(scribed(say.life("r1")[:1] + say.life("r1")[-1:]))
+    Feeder(ledger).feed(scribed(say.life("r1")[:2] + say.life("r1")[-1:]))
     for n, draft in enumerate([say.key_issued("key-1"), say.price("p1", {"cached_in": "2"})]):
         Feeder(ledger, f"registry/{n}").feed(scribed([draft], f"/cli/{n}"))
     chosen = table.c.source == SOURCE if "source" in table.c else table.c[0].is_not(None)
@@ -199,6 +221,8 @@ def test_rows_that_are_gone_or_made_up(ledger: Ledger) -> None:
     assert says == [
         "request r1 has events, but no row",
         "request a made up one has a row, but no event",
+        f"{SOURCE} at 2026-11-03T10Z: 2 accepted, and 2 finished + 0 abandoned + 0 open, "
+        "a difference of 0: r1, a made up one",
     ]
     with ledger.write() as tx:
         tx.execute(delete(tables.usage_hourly))

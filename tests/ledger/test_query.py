@@ -7,14 +7,32 @@ from typing import Any
 
 import pytest
 
+from ledger.audit import audit
 from ledger.errors import ExportFailed, QueryRefused
 from ledger.events import BUCKETS
 from ledger.export import query as query_module
+from ledger.export.columns import REQUEST_COLUMNS
+from ledger.export.manifest import exports
 from ledger.export.month import export_month
 from ledger.export.query import Result, run_query
+from ledger.export.rows import FILE_COLUMNS
 from ledger.export.views import VIEWS, View
 from tests.support.books import Books
-from tests.support.events import START, accepted, after, key_issued, life, mark, price, tokens
+from tests.support.events import (
+    SOURCE,
+    START,
+    abandoned,
+    accepted,
+    after,
+    attempted,
+    counted,
+    finished,
+    key_issued,
+    life,
+    mark,
+    price,
+    tokens,
+)
 
 PRICES = {"uncached_in": "0.5", "cached_in": "0.05", "other_out": "1.25"}
 DECEMBER = datetime(2026, 12, 5, tzinfo=UTC)
@@ -25,6 +43,7 @@ def books(books: Books) -> Books:
     books.add(key_issued("key-1"), key_issued("key-2"), price("p-1", PRICES))
     books.add(*life("r-1"), *life("r-2", after(60), "key-2"), accepted("r-3"))
     books.add(*life("r-4", DECEMBER), mark("/gateway/test/a", 1, START, {}))
+    books.add(counted("b-1", 1, START, {"vllm:prompt_tokens_total": 24}))
     books.name("key-1", "ada")
     return books
 
@@ -55,6 +74,57 @@ def test_the_bill_has_a_line_a_day_of_every_month_and_exact_costs(books: Books) 
     ]
     (total,) = rows(books, "SELECT sum(cost) FROM bill")
     assert total == (Decimal("0.000033"),)
+
+
+def test_a_failed_attempt_is_seen_and_costs_nothing_and_the_last_what_its_request_costs(
+    books: Books,
+) -> None:
+    """So the attempts of priced requests add up to the bill."""
+    books.add(
+        accepted("r-5"),
+        attempted("r-5", 1),
+        attempted("r-5", 2, after(1), backend_id="b-2", after="connect refused"),
+        finished("r-5", attempts=2, backend_id="b-2"),
+        accepted("r-6"),
+        attempted("r-6", 1),
+        attempted("r-6", 2, after(1), after="slow"),
+    )
+    cost = Decimal("0.000011")
+    found = rows(
+        books,
+        "SELECT attempt, last, key, backend_id, started_at, failed, outcome, status, cost, currency"
+        " FROM attempts WHERE request_id IN ('r-5', 'r-6') ORDER BY request_id, attempt",
+    )
+    later = after(1)
+    assert found == [
+        (1, False, "ada", "b-1", START, "connect refused", None, None, 0, None),
+        (2, True, "ada", "b-2", later, None, "completed", 200, cost, "USD"),
+        (1, False, "ada", "b-1", START, "slow", None, None, 0, None),
+        (2, True, "ada", "b-1", later, None, None, None, None, None),
+    ]
+    assert rows(books, "SELECT sum(cost) FROM attempts") == rows(
+        books, "SELECT sum(cost) FROM bill"
+    )
+
+
+def test_what_was_accepted_is_finished_abandoned_or_open(books: Books) -> None:
+    books.add(accepted("r-5", after(3000)), abandoned("r-5", after(3000)))
+    found = rows(books, "SELECT * FROM conservation ORDER BY hour")
+    assert found == [
+        (SOURCE, START.replace(minute=0), 3, 2, 0, 1, 0),
+        (SOURCE, START.replace(hour=11, minute=0), 1, 0, 1, 0, 0),
+        (SOURCE, DECEMBER, 1, 1, 0, 0, 0),
+    ]
+    books.add(finished("r-6"))
+    (one,) = rows(
+        books, "SELECT accepted, finished, difference FROM conservation ORDER BY hour LIMIT 1"
+    )
+    assert one == (3, 3, -1)
+
+
+def test_counters_are_read_by_their_json(books: Books) -> None:
+    sql = "SELECT read_at, (counters->>'vllm:prompt_tokens_total')::BIGINT FROM counters"
+    assert rows(books, sql) == [(START, 24)]
 
 
 def test_instants_are_utc(books: Books) -> None:
@@ -109,6 +179,30 @@ def test_exports_are_seen_beside_the_ledger(books: Books) -> None:
     assert rows(books, "SELECT sum(cost) FROM exported_bill") == [(Decimal("0.000033"),)]
 
 
+def test_exports_of_before_a_column_was_added_are_read_beside_newer_ones(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the audit has nothing against them: their bytes are what their manifest says."""
+    books.add(accepted("r-5", DECEMBER, client_retry=2), finished("r-5", DECEMBER))
+    added = {"client_retry"}
+    older = [c for c in FILE_COLUMNS if c.name not in added]
+    with monkeypatch.context() as patched:
+        patched.setattr("ledger.export.month.FILE_COLUMNS", tuple(older))
+        patched.setattr("ledger.export.rows.FILE_COLUMNS", tuple(older))
+        export_month(books.ledger, "2026-11", books.exports)
+    export_month(books.ledger, "2026-12", books.exports)
+    found = ask(books, "SELECT * EXCLUDE (ended_event) FROM exported_requests ORDER BY request_id")
+    assert found.columns == ("month", *(c.name for c in REQUEST_COLUMNS))
+    assert [(row[0], row[-1]) for row in found.rows] == [
+        ("2026-11", None),
+        ("2026-11", None),
+        ("2026-12", None),
+        ("2026-12", 2),
+    ]
+    with books.ledger.read() as read:
+        assert audit(read, exports=exports(books.exports)).clean
+
+
 def test_only_named_views_are_filled(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     filled: list[str] = []
 
@@ -154,7 +248,7 @@ def test_names_of_keys_can_be_erased(books: Books) -> None:
         ("INSTALL httpfs", "is not a question"),
         ("COPY requests TO 'stolen.csv'", "COPY is not a question"),
         ("PIVOT requests ON basis USING count(*)", "name the values"),
-        ("SELECT * FROM invoices", r"does not exist(.|\n)*The views are requests, bill"),
+        ("SELECT * FROM invoices", r"does not exist(.|\n)*The views are requests, attempts, bill"),
         ("SELECT nope FROM requests", '"nope" not found'),
         ("SELECT 1 / 'x'", "Could not convert"),
     ],

@@ -1,0 +1,366 @@
+"""Reconciliation: within the bound exactly if nobody called the engine around the gateway."""
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gateway.cuts import POLICIES
+from ledger.events import Usage
+from ledger.events.requests import SYSTEM_KEY_ID
+from ledger.folds.causes import cause_words, finding, verdict, window_words
+from ledger.folds.counters import (
+    COUNTINGS,
+    Reading,
+    Span,
+    counting_of,
+    in_line,
+    moved,
+    spans,
+    value_of,
+)
+from ledger.folds.reconcile import STALLED, Ran, Side, Whole, Window, reckon
+from tests.support.engine_sim import SECONDS, at, simulated
+from tests.support.events import START
+
+ZERO = START.replace(minute=0)
+HOURS = timedelta(seconds=SECONDS)
+LLAMA = COUNTINGS[0]
+
+
+def llama(seconds: float, prompt: int = 0, cached: int = 0, out: int = 0, **more: Any) -> Reading:
+    counters = dict(
+        zip([m.counters[0] for m in LLAMA.measures], (prompt, cached, out), strict=True)
+    )
+    return Reading(at=at(ZERO, seconds), gateway="g", counters=counters, **more)
+
+
+def whole(seconds: float, tokens: tuple[int, int, int] = (10, 0, 5), **more: Any) -> Ran:
+    """A request of three seconds that ended well."""
+    a, b, c = tokens
+    said = {
+        "request_id": f"r{seconds}",
+        "outcome": "completed",
+        "basis": "reported",
+        "usage": Usage(uncached_in=a, cached_in=b, cache_write_in=0, reasoning_out=0, other_out=c),
+        "started": at(ZERO, seconds),
+        "ended": at(ZERO, seconds + 3),
+        "first_token": at(ZERO, seconds + 1),
+        "held_out": 100,
+    }
+    return Ran(**(said | more))
+
+
+def window(line: list[Reading], *ran: Ran, known: Whole | None = None) -> Window:
+    found = reckon("b", Span(tuple(line)), known or Whole(), ran)
+    assert found is not None
+    return found
+
+
+def side(found: Window, name: str = "out") -> Side:
+    return next(side for side in found.sides if side.side == name)
+
+
+def names(side: Side) -> list[str]:
+    return [cause.name for cause in side.causes]
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=150)
+def test_without_a_back_door_every_difference_is_explained(seed: int) -> None:
+    sim = simulated(seed, ZERO)
+    dice = random.Random(seed)
+    line = in_line(sim.readings(dice.choice((10, 60, 200)), dice.choice((0, 0.2, 0.8))))
+    for span in spans(line, ZERO, ZERO + HOURS):
+        found = reckon("b", span, Whole(), sim.ran)
+        assert found is None or not found.beyond, [*map(repr, found.sides)]
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 10**6))
+@settings(max_examples=150)
+def test_a_back_door_is_found_where_it_is_larger_than_the_bound(seed: int, size: int) -> None:
+    sim = simulated(seed, ZERO, requests=12)
+    measure = sim.dice.choice([one for one in sim.counting.measures if one.binds])
+    when = sim.dice.uniform(60, SECONDS - 60)
+    sim.back_door(when, measure.side, size)
+    line = in_line(sim.readings(15, 0.1))
+    for span in spans(line, ZERO, ZERO + HOURS):
+        found = reckon("b", span, Whole(), sim.ran)
+        assert found is not None
+        lost = any(
+            gap.after < at(ZERO, when + 2) < gap.before + 2 * (gap.before - gap.after)
+            for gap in found.restarts
+        )
+        inside = (
+            found.start + timedelta(seconds=5) < at(ZERO, when) < found.end - timedelta(seconds=5)
+        )
+        looked = side(found, measure.side)
+        if inside and not lost and not found.restarts:
+            assert looked.engine >= size
+            if size > looked.high - looked.low:
+                assert looked.beyond > 0 and verdict(looked) == "surplus"
+                assert size - (looked.high - looked.low) <= looked.beyond <= size
+                assert "BACK DOOR" in finding(found, looked)
+        elif not inside:
+            assert not found.beyond
+
+
+def test_whole_requests_are_exact() -> None:
+    found = window([llama(0), llama(600, 20, 6, 10)], whole(60, (10, 3, 5)), whole(90, (10, 3, 5)))
+    assert [(s.engine, s.ledger, s.low, s.high) for s in found.sides] == [
+        (20, 20, 20, 20),
+        (6, 6, 6, 6),
+        (10, 10, 10, 10),
+    ]
+    assert {verdict(s) for s in found.sides} == {"same"}
+    assert found.requests == 2 and not found.beyond
+
+
+def test_one_token_around_the_gateway_is_found() -> None:
+    found = window([llama(0), llama(600, 10, 0, 6)], whole(60))
+    assert side(found).beyond == 1 and names(side(found)) == ["back_door"]
+    assert not side(found, "uncached_in").beyond
+
+
+def test_one_token_that_the_engine_never_made_is_found() -> None:
+    found = window([llama(0), llama(600, 10, 0, 4)], whole(60))
+    assert side(found).beyond == -1 and names(side(found)) == ["missing"]
+    assert verdict(side(found)) == "missing"
+
+
+CUTS: dict[str, tuple[Ran, int, int]] = {
+    "the client left: 5 tokens in 2 s, so at most 32 more": (
+        whole(60, outcome="client_gone", basis="running"),
+        5,
+        5 + 32,
+    ),
+    "never over its own limit": (
+        whole(60, outcome="client_gone", basis="running", held_out=9),
+        5,
+        9,
+    ),
+    "fast: 200 tokens in 2 s, so 2 s more at that rate": (
+        whole(60, (10, 0, 200), outcome="client_gone", basis="running", held_out=5000),
+        200,
+        400,
+    ),
+    "the engine worked on while nobody read": (
+        whole(60, outcome="client_gone", basis="running", reason=STALLED),
+        5,
+        100,
+    ),
+    "read to its end": (whole(60, outcome="client_gone"), 5, 5),
+    "chunks are a lower bound": (whole(60, outcome="client_gone", basis="counted"), 5, 100),
+    "nothing is known": (whole(60, basis="none", usage=Usage()), 0, 100),
+    "nothing is known, and it took 3 s": (
+        whole(60, basis="none", usage=Usage(), held_out=None),
+        0,
+        5000,
+    ),
+    "counted by a tokenizer": (whole(60, basis="tokenized"), 0, 5 + 8),
+    "refused by the backend": (whole(60, basis="none", usage=Usage(), status=400), 0, 0),
+    "failed by the backend": (whole(60, basis="none", usage=Usage(), status=500), 0, 100),
+    "no end yet": (whole(60, state="open", ended=None, basis="running"), 0, 100),
+    "answered elsewhere": (whole(60, failed="lost"), 0, 100),
+    "never reached": (whole(60, failed="unreachable"), 0, 0),
+}
+
+
+@pytest.mark.parametrize("case", CUTS)
+def test_the_bound_of_one_request(case: str) -> None:
+    ran, low, high = CUTS[case]
+    looked = side(window([llama(0), llama(600)], ran))
+    assert (looked.low, looked.high) == (low, high)
+    assert low <= looked.ledger <= high
+
+
+@pytest.mark.parametrize("case", CUTS)
+def test_a_range_has_a_cause_of_its_size(case: str) -> None:
+    looked = side(window([llama(0), llama(600)], CUTS[case][0]))
+    causes = [cause for cause in looked.causes if cause.name not in ("back_door", "missing")]
+    assert sum(cause.more for cause in causes) == looked.high - looked.ledger
+    assert sum(cause.fewer for cause in causes) == looked.ledger - looked.low
+    assert all(cause_words(cause, looked) for cause in looked.causes)
+
+
+def test_a_request_that_never_got_a_token_may_have_cost_its_prompt() -> None:
+    ran = whole(60, outcome="client_gone", basis="none", usage=Usage(), first_token=None, held_in=3)
+    looked = side(window([llama(0), llama(600)], ran), "uncached_in")
+    assert (looked.low, looked.high) == (0, 4 * 3 + 1024)
+
+
+def test_what_a_tokenizer_counted_may_have_been_cached() -> None:
+    usage = Usage(uncached_in=100, reasoning_out=0, other_out=5)
+    ran = whole(60, basis="tokenized", usage=usage, held_in=50)
+    found = window([llama(0), llama(600, 10, 90, 5)], ran)
+    assert side(found, "uncached_in").low == 0 and side(found, "cached_in").high >= 100
+    assert not found.beyond
+
+
+def test_a_request_across_an_edge_is_shared_by_time_and_widens_the_bound() -> None:
+    ran = whole(-100, (10, 0, 300), ended=at(ZERO, 200), first_token=at(ZERO, -100))
+    line = [
+        replace(one, counters={"vllm:prompt_tokens_total": 0, "vllm:generation_tokens_total": n})
+        for one, n in ((llama(0), 0), (llama(600), 190))
+    ]
+    looked = side(window(line, ran))
+    assert (looked.ledger, looked.low, looked.high) == (200, 0, 300)
+    assert names(looked) == ["edge"] and verdict(looked) == "explained"
+
+
+def test_probes_are_named() -> None:
+    found = window([llama(0), llama(600, 10, 0, 5)], whole(60, key_id=SYSTEM_KEY_ID))
+    assert names(side(found)) == ["probes"] and verdict(side(found)) == "same"
+    both = window(
+        [llama(0), llama(600, 30, 0, 15)],
+        whole(60, key_id=SYSTEM_KEY_ID),
+        known=Whole(requests=2, tokens={"uncached_in": 20, "other_out": 10}, probes=2),
+    )
+    (probes,) = side(both).causes
+    assert probes.requests == 3 and both.requests == 3 and not both.beyond
+
+
+def test_a_restart_is_crossed_and_its_gap_named() -> None:
+    line = [llama(0, 50, 0, 50), llama(15, 60, 0, 55), llama(30, 10, 0, 2), llama(600, 20, 0, 7)]
+    found = window(line, whole(5), whole(20, (10, 0, 9)), whole(60, (10, 0, 5)))
+    looked = side(found)
+    assert looked.engine == 5 + 7 and looked.ledger == 5 + 9 + 5 and not looked.beyond
+    (gap,) = found.restarts
+    assert (gap.after, gap.before) == (line[1].at, line[2].at)
+    assert "restart" in names(looked)
+    assert any("restarted" in words for words in window_words(found))
+
+
+def test_a_restart_that_the_counters_hide_is_seen_by_the_start_of_the_process() -> None:
+    first = llama(0, 5, process_started=at(ZERO, -500))
+    line = [first, llama(15, 900, process_started=at(ZERO, 7))]
+    assert moved(line).by["llamacpp:prompt_tokens_total"] == 900
+    assert moved(line).restarts[0].before == at(ZERO, 7)
+    same = [first, llama(15, 900, process_started=at(ZERO, -499.5))]
+    assert moved(same).by["llamacpp:prompt_tokens_total"] == 895 and not moved(same).restarts
+
+
+def test_missed_readings_change_nothing_and_are_named() -> None:
+    some = [llama(0), llama(15, 3), llama(900, 500), llama(915, 502)]
+    assert moved(some).by == moved([some[0], some[-1]]).by
+    faults = [Reading(at=at(ZERO, 30), gateway="g", fault="no answer")]
+    found = reckon("b", Span(tuple(some)), Whole(), [], faults)
+    assert found is not None
+    words = list(window_words(found))
+    assert any("1 readings failed" in one and "no answer" in one for one in words)
+    assert any("15 min" in one for one in words)
+
+
+def test_clocks_of_two_gateways_make_no_restart() -> None:
+    a = [replace(llama(15 * n, 10 * n), gateway="a") for n in range(20)]
+    b = [replace(llama(15 * n + 1, 10 * n - 5), gateway="b") for n in range(1, 15)]
+    line = in_line([*b, *a])
+    assert not moved(line).restarts and moved(line).by["llamacpp:prompt_tokens_total"] == 190
+
+
+def test_another_gateway_reads_where_the_first_did_not() -> None:
+    a = [replace(llama(60 * n, 10 * n), gateway="a") for n in (*range(10), *range(40, 50))]
+    b = [replace(llama(60 * n + 1, 10 * n), gateway="b") for n in range(12, 70, 5)]
+    line = in_line([*a, *b])
+    assert [one.at for one in line] == sorted(one.at for one in line)
+    assert {one.gateway for one in line if 1000 < (one.at - ZERO).total_seconds() < 2000} == {"b"}
+    assert line[-1].gateway == "b"
+
+
+def test_hours_begin_at_the_nearest_reading_and_are_joined_where_there_is_none() -> None:
+    seconds = [10, 1800, 3590, 3620, 5400, 10_000, 10_790]
+    line = [llama(second, second) for second in seconds]
+    found = spans(line, ZERO, ZERO + timedelta(hours=3))
+    assert [[one.at for one in (s.line[0], s.line[-1])] for s in found] == [
+        [at(ZERO, 10), at(ZERO, 3590)],
+        [at(ZERO, 3590), at(ZERO, 10_790)],
+    ]
+    assert [s.joined for s in found] == [(), (ZERO + timedelta(hours=2),)]
+    whole_day = moved(line).by["llamacpp:prompt_tokens_total"]
+    assert whole_day == sum(moved(s.line).by["llamacpp:prompt_tokens_total"] for s in found)
+
+
+def test_another_engine_behind_the_address_begins_a_window_of_its_own() -> None:
+    vllm = {"vllm:prompt_tokens_total": 5, "vllm:generation_tokens_total": 5}
+    line = [llama(0), llama(600), replace(llama(700), counters=vllm)]
+    line.append(replace(llama(1300), counters=vllm))
+    found = spans(line, ZERO, ZERO + timedelta(hours=1))
+    assert [len(span.line) for span in found] == [2, 2]
+
+
+def test_which_counters_of_which_engine_hold_which_buckets() -> None:
+    """The whole table, as docs/reconcile.md shows it: whoever changes it says what changed."""
+    assert [
+        (c.engine, c.versions, m.side, m.counters[0].partition(":")[2], m.moves, m.cut_counts)
+        for c in COUNTINGS
+        for m in c.measures
+    ] == [
+        (
+            "llamacpp",
+            "since August 2026",
+            "uncached_in",
+            "prompt_tokens_total",
+            "during_prompt",
+            True,
+        ),
+        (
+            "llamacpp",
+            "since August 2026",
+            "cached_in",
+            "prompt_tokens_cached_total",
+            "during_prompt",
+            True,
+        ),
+        ("llamacpp", "since August 2026", "out", "tokens_predicted_total", "at_end", True),
+        ("llamacpp", "before", "uncached_in", "prompt_tokens_total", "at_first_token", False),
+        ("llamacpp", "before", "out", "tokens_predicted_total", "at_end", False),
+        ("vllm", "since February 2026", "in", "prompt_tokens_total", "at_first_token", True),
+        (
+            "vllm",
+            "since February 2026",
+            "cached_in",
+            "prompt_tokens_cached_total",
+            "at_first_token",
+            True,
+        ),
+        ("vllm", "since February 2026", "out", "generation_tokens_total", "as_made", True),
+        ("vllm", "before", "in", "prompt_tokens_total", "at_first_token", True),
+        ("vllm", "before", "out", "generation_tokens_total", "as_made", True),
+        ("sglang", "with a counter of cached tokens", "in", "prompt_tokens_total", "at_end", False),
+        (
+            "sglang",
+            "with a counter of cached tokens",
+            "cached_in",
+            "cached_tokens_total",
+            "at_end",
+            False,
+        ),
+        (
+            "sglang",
+            "with a counter of cached tokens",
+            "out",
+            "generation_tokens_total",
+            "at_end",
+            False,
+        ),
+        ("sglang", "before", "in", "prompt_tokens_total", "at_end", False),
+        ("sglang", "before", "out", "generation_tokens_total", "at_end", False),
+    ]
+
+
+def test_an_engine_is_known_by_its_counters_with_or_without_their_suffix() -> None:
+    for counting in COUNTINGS:
+        page = {name: 1 for measure in counting.measures for name in measure.counters}
+        assert counting_of(page) is counting
+        bare = {name.removesuffix("_total"): 7 for name in page}
+        assert counting_of(bare) is counting
+        assert {value_of(bare, measure) for measure in counting.measures} == {7}
+    assert counting_of({"process_cpu_seconds_total": 3}) is None
+
+
+def test_the_reason_of_a_stalled_client_is_the_gateways_own() -> None:
+    assert POLICIES["client_stalled"].reason == STALLED
