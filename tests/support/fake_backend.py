@@ -1,9 +1,10 @@
-"""An OpenAI-compatible model server that misbehaves on demand, over real sockets.
+"""A model server that misbehaves on demand, over real sockets, at every endpoint of the gateway.
 
-What it does with a request is read from the model's name (see `script.py`), or from a queue of
-scripts that a test puts in front (`backend.next`, or `POST /_next`). It keeps its own exact counts,
-so that a test can hold the ledger against them. It is its own small HTTP/1.1 server, because only
-then can it break off in the middle of a chunk.
+What it does with a request is read from the model's name (see `script.py`), from a member `script`
+of the body, or from a queue of scripts that a test puts in front (`backend.next`, `POST /_next`).
+It keeps its own exact counts, so that a test can hold the ledger against them. It is its own small
+HTTP/1.1 server, because only then can it break off in the middle of a chunk. What the engines say
+is in `shapes.py` and `fake/`.
 
 In a test: `async with fake_backend(engine="vllm") as backend:`. In a process of its own:
 `python -m tests.support.fake_backend --port 9100 --engine llamacpp`.
@@ -13,64 +14,29 @@ import argparse
 import asyncio
 import contextlib
 import json
-from collections import Counter, deque
 from collections.abc import AsyncIterator
-from typing import Any, Literal
 
 import msgspec
 
 from tests.support import shapes
-from tests.support.http1 import STREAM_HEAD, Request, head, take_request
-from tests.support.script import Script, parse
-from tests.support.shapes import Call, Engine, Json
+from tests.support.fake import metrics, plain
+from tests.support.fake.answer import Gone, Play
+from tests.support.fake.books import Counts, Seen, Served
+from tests.support.fake.dialects import DIALECTS
+from tests.support.fake.metrics import EngineCounters
+from tests.support.http1 import Request, fields_of, head, take_request
+from tests.support.script import parse
+from tests.support.shapes import Engine, Json
+
+__all__ = ["KEY", "FakeBackend", "Seen", "Served", "fake_backend"]
 
 KEY = "sk-backend-secret"
-CALLS_KEPT_MAX = 200_000
-SEEN_KEPT_MAX = 64
 
-End = Literal["open", "done", "aborted", "cut", "stalled", "error", "status"]
+ASKED = ("/v1/models", "/tokenize", "/apply-template", "/v1/messages/count_tokens", *DIALECTS)
+"""Paths that want the key."""
 
-
-class Served(msgspec.Struct, kw_only=True):
-    """What the backend did for one call. `completion` is what it produced, sent or not.
-
-    `tag` is the caller's `user` field, by which a test finds its own calls again.
-    """
-
-    number: int
-    path: str
-    model: str
-    tag: str | None
-    stream: bool
-    prompt: int = 0
-    cached: int = 0
-    completion: int = 0
-    end: End = "open"
-
-
-class Seen(msgspec.Struct, kw_only=True):
-    """A call as it arrived: what a gateway let through."""
-
-    path: str
-    headers: dict[str, str]
-    body: Any
-    raw: bytes
-
-
-class Gone(Exception):
-    """The caller has hung up, or the script breaks the connection off here."""
-
-
-class Counts(msgspec.Struct):
-    """The backend's own books since the last reset."""
-
-    unauthorized: int = 0
-    with_usage: int = 0
-    with_running: int = 0
-    connections: int = 0
-    calls: deque[Served] = msgspec.field(default_factory=lambda: deque(maxlen=CALLS_KEPT_MAX))
-    seen: deque[Seen] = msgspec.field(default_factory=lambda: deque(maxlen=SEEN_KEPT_MAX))
-    next: deque[Script] = msgspec.field(default_factory=deque)
+NEVER_MIND = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech")
+"""What llama.cpp answers with 501 for a model of text."""
 
 
 class FakeBackend:
@@ -79,6 +45,7 @@ class FakeBackend:
     def __init__(self, engine: Engine, key: str, models: tuple[str, ...], name: str) -> None:
         self.engine, self.key, self.models, self.name = engine, key, models, name
         self.counts = Counts()
+        self.counters = EngineCounters()
         self.number = 0
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -103,29 +70,15 @@ class FakeBackend:
         self.counts.next.extend(parse(f"-{text}") for text in flags)
 
     def reset(self) -> None:
+        """Begin new books; the engine's own counters go on."""
         self.counts = Counts()
 
+    def restart_counters(self) -> None:
+        """What a restart of the engine does to its own counters."""
+        self.counters = EngineCounters(started=self.counters.started + 60)
+
     def stats(self) -> Json:
-        """The books as one JSON object, as `GET /_stats` gives them."""
-        counts, ends = self.counts, Counter(call.end for call in self.counts.calls)
-        return {
-            "requests": len(counts.calls),
-            "streams": sum(call.stream for call in counts.calls),
-            "unauthorized": counts.unauthorized,
-            "with_usage": counts.with_usage,
-            "with_running": counts.with_running,
-            "connections": counts.connections,
-            "prompt_tokens": sum(call.prompt for call in counts.calls),
-            "cached_tokens": sum(call.cached for call in counts.calls),
-            "completion_tokens": sum(call.completion for call in counts.calls),
-            "ends": dict(ends),
-            "aborts": [
-                {"model": call.model, "tag": call.tag, "chunks": call.completion}
-                for call in counts.calls
-                if call.end == "aborted"
-            ],
-            "last": [{"path": s.path, "headers": s.headers, "body": s.body} for s in counts.seen],
-        }
+        return self.counts.stats()
 
     def break_connections(self) -> None:
         """Break every open connection off, as a machine that loses its power does."""
@@ -167,6 +120,11 @@ class Connection(asyncio.Protocol):
         assert self.transport is not None
         self.transport.abort()
         self.gone.set()
+
+    def close(self) -> None:
+        """Close once everything written has left the process."""
+        assert self.transport is not None
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -218,198 +176,145 @@ class Answer:
 
     async def run(self) -> None:
         path = self.request.path.partition("?")[0]
-        if path in ("/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize"):
-            expected = f"Bearer {self.backend.key}"
-            if self.backend.key and self.request.headers.get("authorization") != expected:
-                self.backend.counts.unauthorized += 1
-                await self._json(401, shapes.error_of(401, "Invalid API Key"))
-                return
+        if path in ASKED and not self._authorized():
+            self.backend.counts.unauthorized += 1
+            await self._json(401, shapes.error_of(401, "Invalid API Key"))
+        elif path in DIALECTS:
+            await self._dialect(path)
+        else:
+            await self._other(path)
+
+    def _authorized(self) -> bool:
+        key, headers = self.backend.key, self.request.headers
+        given = (headers.get("authorization"), headers.get("x-api-key"))
+        return not key or f"Bearer {key}" == given[0] or key == given[1]
+
+    async def _other(self, path: str) -> None:
+        engine = self.backend.engine
         match path:
-            case "/v1/chat/completions" | "/v1/completions":
-                await self._generate(path)
             case "/v1/models":
-                owner = self.backend.engine
                 data = [
-                    {"id": name, "object": "model", "created": 1, "owned_by": owner}
+                    {"id": name, "object": "model", "created": 1, "owned_by": engine}
                     for name in self.backend.models
                 ]
                 await self._json(200, {"object": "list", "data": data})
-            case "/tokenize":
-                asked = json.loads(self.request.body)
-                words = len(str(asked.get("content", asked.get("prompt", ""))).split())
-                await self._json(200, {"tokens": list(range(words)), "count": words})
+            case "/tokenize" | "/apply-template" | "/v1/messages/count_tokens":
+                await self._tokens(path)
             case "/health":
                 await self._json(200, {"status": "ok"})
             case "/metrics":
-                await self._metrics()
+                running = sum(call.end == "open" for call in self.backend.counts.calls)
+                name = self.backend.models[0] if self.backend.models else ""
+                text = metrics.page(engine, self.backend.counters, running, name).encode()
+                await self.connection.write(head(200, "text/plain", len(text)) + text)
             case _:
                 await self._control(path)
 
     async def _control(self, path: str) -> None:
         """What a test in another process asks of the fake itself."""
+        answer: Json = {}
         match path:
             case "/_stats":
-                await self._json(200, self.backend.stats())
+                answer = self.backend.stats()
             case "/_calls":
-                await self._json(200, {"calls": msgspec.to_builtins(self.backend.calls)})
+                answer = {"calls": msgspec.to_builtins(self.backend.calls)}
             case "/_reset":
                 self.backend.reset()
-                await self._json(200, {})
+            case "/_restart_counters":
+                self.backend.restart_counters()
             case "/_next":
                 self.backend.next(*json.loads(self.request.body))
-                await self._json(200, {})
             case _:
                 await self._json(404, shapes.error_of(404, "File Not Found"))
-
-    async def _metrics(self) -> None:
-        stats = self.backend.stats()
-        text = shapes.metrics_of(
-            self.backend.engine,
-            stats["prompt_tokens"],
-            stats["cached_tokens"],
-            stats["completion_tokens"],
-            stats["ends"].get("open", 0),
-        )
-        await self.connection.write(head(200, "text/plain", len(text)) + text.encode())
+                return
+        await self._json(200, answer)
 
     async def _json(self, status: int, body: Json) -> None:
         data = json.dumps(body).encode()
         await self.connection.write(head(status, "application/json", len(data)) + data)
 
-    async def _generate(self, path: str) -> None:
-        backend, request = self.backend, self.request
+    async def _tokens(self, path: str) -> None:
+        """Counts of tokens, which no model is run for."""
+        engine, body = self.backend.engine, json.loads(self.request.body)
+        self.backend.counts.tokenized += 1
+        answer: Json | None = {"prompt": plain.templated(body)}
+        if path == "/v1/messages/count_tokens":
+            answer = {"input_tokens": plain.words(plain.templated(body))}
+        elif path == "/tokenize":
+            answer = plain.tokenized(engine, body)
+        elif engine != "llamacpp":
+            await self._json(404, shapes.error_of(404, "Not Found"))
+            return
+        if answer is None:
+            await self._json(422, shapes.error_of(422, "this engine tokenizes no such body"))
+            return
+        await self._json(200, answer)
+
+    async def _dialect(self, path: str) -> None:
+        backend, request, dialect = self.backend, self.request, DIALECTS[path]
         backend.number += 1
         try:
-            body = json.loads(request.body)
+            body = fields_of(request)
         except ValueError:
             await self._json(400, shapes.error_of(400, "the body is not JSON"))
             return
         backend.counts.seen.append(
             Seen(path=path, headers=request.headers, body=body, raw=request.body)
         )
+        if backend.engine == "llamacpp" and path in NEVER_MIND:
+            await self._json(501, shapes.error_of(501, "The model does not support audio."))
+            return
         queue = backend.counts.next
-        script = queue.popleft() if queue else parse(str(body.get("model", "")))
+        told = body.get("script")
+        spelled = str(body.get("model", "")) if told is None else f"-{told}"
+        script = queue.popleft() if queue else parse(spelled)
         call = shapes.call_of(
-            body, backend.engine, backend.number, path.endswith("chat/completions"), script
+            _asked(path, body),
+            backend.engine,
+            backend.number,
+            dialect.chat,
+            script,
+            named=dialect.named,
         )
         served = Served(
             number=call.number,
             path=path,
             model=call.model,
             tag=body.get("user"),
-            stream=body.get("stream") is True,
+            stream=_streams(path, body),
+            request_id=request.headers.get("x-request-id"),
         )
         backend.counts.calls.append(served)
         backend.counts.with_usage += call.include_usage
         backend.counts.with_running += call.running
         try:
-            await self._play(call, served)
+            await Play(self.connection, call, served, dialect, backend.counters).run()
         except Gone:
             if served.end == "open":
                 served.end = "aborted"
             raise
 
-    async def _play(self, call: Call, served: Served) -> None:
-        script = call.script
-        if script.hang:
-            await self._stall(served)
-        await self.connection.pause(script.delay_ms / 1000)
-        if script.status is not None:
-            served.end = "status"
-            message = f"scripted {script.status}"
-            await self._json(script.status, shapes.error_of(script.status, message))
-            return
-        served.prompt, served.cached = script.prompt, script.cached
-        if served.stream:
-            await self._stream(call, served)
-        else:
-            await self._whole(call, served)
 
-    async def _stall(self, served: Served) -> None:
-        """Send nothing more until the peer hangs up."""
-        await self.connection.gone.wait()
-        served.end = "stalled"
-        raise Gone
+def _asked(path: str, body: Json) -> Json:
+    """The body with what only audio endpoints spell in their own way, spelled as elsewhere."""
+    if not path.startswith("/v1/audio/t"):
+        return body
+    options = {
+        "include_usage": _true(body.get("stream_include_usage")),
+        "continuous_usage_stats": _true(body.get("stream_continuous_usage_stats")),
+    }
+    return body | {"stream_options": options}
 
-    async def _whole(self, call: Call, served: Served) -> None:
-        data = json.dumps(shapes.whole(call)).encode()
-        step = call.script.interval_us / 1e6
-        cut = call.script.cut
-        for index in range(call.chunks):
-            if index == cut:
-                served.end = "cut"
-                part = head(200, "application/json", len(data)) + data[: len(data) // 2]
-                await self.connection.write(part)
-                await self._break_off()
-            await self.connection.pause(step)
-            served.completion += 1
-        served.end = "done"
-        await self.connection.write(head(200, "application/json", len(data)) + data)
 
-    async def _stream(self, call: Call, served: Served) -> None:
-        script = call.script
-        await self.connection.write(STREAM_HEAD)
-        await self._events(call, [shapes.sse(call, item) for item in shapes.opening(call)])
-        pending: list[bytes] = []
-        for index in range(call.chunks):
-            if index in (script.cut, script.stall, script.error):
-                await self._events(call, pending)
-                if await self._misbehave(call, served, index):
-                    return
-            await self._pace(script, index)
-            pending.append(shapes.sse(call, shapes.token(call, index)))
-            served.completion += 1
-            if len(pending) >= script.per_write:
-                await self._events(call, pending)
-                pending.clear()
-        pending += [shapes.sse(call, item) for item in shapes.closing(call)]
-        if script.done:
-            pending.append(shapes.sse(call, "[DONE]"))
-        served.end = "done"
-        await self._events(call, pending, last=True)
+def _streams(path: str, body: Json) -> bool:
+    if path == "/v1/audio/speech":
+        return body.get("stream_format") == "sse"
+    return _true(body.get("stream"))
 
-    async def _pace(self, script: Script, index: int) -> None:
-        if script.interval_us:
-            await self.connection.pause(script.interval_us / 1e6)
-        elif index % 64 == 63:
-            # A stream as fast as the socket takes it must still let others have the loop.
-            await asyncio.sleep(0)
 
-    async def _misbehave(self, call: Call, served: Served, index: int) -> bool:
-        """Do what the script wants in front of chunk `index`; true if the answer ended in order."""
-        if call.script.cut == index:
-            served.end = "cut"
-            await self._break_off()
-        if call.script.stall == index:
-            await self._stall(served)
-        served.end = "error"
-        fault = shapes.sse(call, shapes.error_of(500, "scripted fault in the stream"))
-        await self._events(call, [fault], last=True)
-        return True
-
-    async def _break_off(self) -> None:
-        """Close the connection in the middle, after what was written has left the process."""
-        assert self.connection.transport is not None
-        self.connection.transport.close()
-        await self.connection.gone.wait()
-        raise Gone
-
-    async def _events(self, call: Call, events: list[bytes], *, last: bool = False) -> None:
-        """Send `events` as one HTTP chunk, or in the slices that the script wants."""
-        data = b"".join(events)
-        if data:
-            framed = b"%x\r\n%b\r\n" % (len(data), data)
-            await self._sliced(call.script, framed + (b"0\r\n\r\n" if last else b""))
-        elif last:
-            await self.connection.write(b"0\r\n\r\n")
-
-    async def _sliced(self, script: Script, data: bytes) -> None:
-        size = script.slice_bytes or len(data)
-        for start in range(0, len(data), size):
-            await self.connection.write(data[start : start + size])
-            if size < len(data):
-                # Time for the peer to read: otherwise the kernel glues the slices together.
-                await asyncio.sleep(0.0005)
+def _true(value: object) -> bool:
+    """A form has only texts."""
+    return value is True or str(value).lower() in ("true", "1")
 
 
 @contextlib.asynccontextmanager
