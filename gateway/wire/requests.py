@@ -1,14 +1,17 @@
 """What the gateway must know of a request body, and the body that goes on to the backend. Pure.
 
 Nothing is checked that the gateway does not need: fields that it does not know pass untouched, byte
-for byte. Only `stream_options` (and llama.cpp's `timings_per_token`) are ever added.
+for byte. Only `stream_options` (and llama.cpp's `timings_per_token`) are ever added; to a form for
+vLLM the two fields that stand there for `stream_options`.
 """
 
-from typing import Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from gateway.errors import BadRequest
+from gateway.wire.endpoints import CHAT, COMPLETIONS, Endpoint
+from gateway.wire.forms import form_of, with_fields
 from ledger.events.envelope import COUNT_MAX
 
 Engine = Literal["vllm", "sglang", "llamacpp", "openai"]
@@ -18,8 +21,9 @@ Engine = Literal["vllm", "sglang", "llamacpp", "openai"]
 class Asked(msgspec.Struct, frozen=True):
     """What a caller asked for. `held_out` is the caller's own limit of output tokens, times `n`.
 
-    `usage`: wants the usage chunk; `continuous`: usage on every chunk; `timings`: llama.cpp's.
-    `own`: the body names a field that the gateway may have to add, with whatever value.
+    `model`: empty if it was left out where that is allowed. `usage`: wants the usage chunk;
+    `continuous`: usage on every chunk; `timings`: llama.cpp's. `own`: the body names a field that
+    the gateway may have to add, with whatever value.
     """
 
     model: str
@@ -47,28 +51,38 @@ class _Body(msgspec.Struct):
     n: object = None
 
 
+class _Other(msgspec.Struct):
+    """A body of any endpoint but chat and text completions."""
+
+    model: str | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    stream_format: object = None
+    timings_per_token: object = msgspec.UNSET
+    max_tokens: object = None
+    max_output_tokens: object = None
+
+
+_Read = TypeVar("_Read", _Body, _Other)
+
 _decoder = msgspec.json.Decoder(_Body)
+_other = msgspec.json.Decoder(_Other)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _MODEL_CHARACTERS_MAX = 256
 """A model's name stands on events and bill lines; no engine needs a longer one."""
 
 
-def asked(body: bytes) -> Asked:
-    """What `body` asks for. Raises `BadRequest` that names the place of the fault."""
-    try:
-        found = _decoder.decode(body)
-    except msgspec.ValidationError as wrong:
-        raise _unfit(str(wrong)) from wrong
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise _malformed(_placed(str(wrong), body)) from wrong
-    except RecursionError as deep:
-        raise _malformed("it is nested too deeply") from deep
-    if not 0 < len(found.model) <= _MODEL_CHARACTERS_MAX or not found.model.isprintable():
-        raise BadRequest(
-            f"model must have 1 to {_MODEL_CHARACTERS_MAX} characters, all of them printable.",
-            param="model",
-        )
+def asked(
+    body: bytes, endpoint: Endpoint = CHAT, content_type: bytes = b"application/json"
+) -> Asked:
+    """What `body` asks `endpoint` for. Raises `BadRequest` that names the place of the fault."""
+    if endpoint is not CHAT and endpoint is not COMPLETIONS:
+        if endpoint.form == "multipart":
+            return _asked_form(body, endpoint, content_type)
+        return _asked_other(body, endpoint)
+    found = _read(_decoder, body)
+    _require_fit(found.model)
     options = found.stream_options or None
     limit = found.max_completion_tokens or found.max_tokens
     return Asked(
@@ -81,6 +95,95 @@ def asked(body: bytes) -> Asked:
         own=found.stream_options is not msgspec.UNSET
         or found.timings_per_token is not msgspec.UNSET,
     )
+
+
+def _asked_other(body: bytes, endpoint: Endpoint) -> Asked:
+    """As `asked`, of the other JSON bodies."""
+    found = _read(_other, body)
+    if endpoint.dialect == "responses" and found.background:
+        raise BadRequest(
+            "An answer in the background comes later and by another path, where nobody would count "
+            "its tokens. Send the request without 'background', streamed if it takes long.",
+            code="cannot_be_metered",
+            param="background",
+        )
+    if endpoint.dialect is None and found.stream:
+        raise BadRequest(
+            f"Answers of {endpoint.path} are not streamed. Send the request without 'stream'.",
+            param="stream",
+        )
+    limit = found.max_output_tokens or found.max_tokens
+    return Asked(
+        model=_model(found.model, endpoint),
+        stream=bool(found.stream)
+        or (endpoint.dialect == "speech" and found.stream_format == "sse"),
+        usage=False,
+        continuous=False,
+        timings=bool(found.timings_per_token),
+        held_out=_held(limit, 1) if endpoint.generates else 0,
+        own=found.timings_per_token is not msgspec.UNSET,
+    )
+
+
+_YES: Final = frozenset(("1", "on", "t", "true", "y", "yes"))
+_NO: Final = frozenset(("", "0", "f", "false", "n", "no", "off"))
+"""How a form says yes or no: as pydantic reads it, with which vLLM and SGLang check forms."""
+
+_FLAT: Final = ("stream_include_usage", "stream_continuous_usage_stats")
+"""Forms are flat, so vLLM takes the members of `stream_options` under these names."""
+
+
+def _asked_form(body: bytes, endpoint: Endpoint, content_type: bytes) -> Asked:
+    """As `asked`, of a form."""
+    form = form_of(body, content_type)
+    limit = form.value("max_completion_tokens") or ""
+    usage, continuous = (form.value(name) for name in _FLAT)
+    return Asked(
+        model=_model(form.value("model"), endpoint),
+        stream=_yes(form.value("stream"), "stream"),
+        usage=_yes(usage, _FLAT[0]),
+        continuous=_yes(continuous, _FLAT[1]),
+        timings=False,
+        held_out=_held(int(limit), 1) if limit.isdecimal() and len(limit) < 20 else None,
+        own=usage is not None or continuous is not None,
+    )
+
+
+def _yes(value: str | None, name: str) -> bool:
+    """Whether a form says yes."""
+    said = (value or "").strip().lower()
+    if said not in _YES and said not in _NO:
+        raise BadRequest(f"The field '{name}' must be true or false.", param=name)
+    return said in _YES
+
+
+def _model(model: str | None, endpoint: Endpoint) -> str:
+    """The model's name, empty if it was left out where that is allowed."""
+    if model is not None:
+        _require_fit(model)
+    elif endpoint.model_needed:
+        raise _unfit("Object missing required field `model`")
+    return model or ""
+
+
+def _require_fit(model: str) -> None:
+    if not 0 < len(model) <= _MODEL_CHARACTERS_MAX or not model.isprintable():
+        raise BadRequest(
+            f"model must have 1 to {_MODEL_CHARACTERS_MAX} characters, all of them printable.",
+            param="model",
+        )
+
+
+def _read(decoder: msgspec.json.Decoder[_Read], body: bytes) -> _Read:
+    """`body` in the shape of the decoder. Raises `BadRequest` that names the place of the fault."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as wrong:
+        raise _unfit(str(wrong)) from wrong
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise _malformed(_placed(str(wrong), body)) from wrong
+    except RecursionError as deep:
+        raise _malformed("it is nested too deeply") from deep
 
 
 def _held(limit: object, choices: object) -> int | None:
@@ -118,10 +221,18 @@ def _unfit(fault: str) -> BadRequest:
     return BadRequest(f"The request body does not fit: {fault}.", param=param)
 
 
-def forwarded(body: bytes, wish: Asked, engine: Engine) -> bytes:
+def forwarded(
+    body: bytes,
+    wish: Asked,
+    engine: Engine,
+    endpoint: Endpoint = CHAT,
+    content_type: bytes = b"application/json",
+) -> bytes:
     """The body for the backend: `body` with what the gateway needs to count, where it streams."""
     if not wish.stream:
         return body
+    if endpoint is not CHAT and endpoint is not COMPLETIONS:
+        return _forwarded_other(body, wish, engine, endpoint, content_type)
     added: dict[str, bytes] = {}
     options: dict[str, bool] = {}
     if not wish.usage:
@@ -137,6 +248,16 @@ def forwarded(body: bytes, wish: Asked, engine: Engine) -> bytes:
     if wish.own:
         return _merged(body, added, options)
     return _spliced(body, added)
+
+
+def _forwarded_other(
+    body: bytes, wish: Asked, engine: Engine, endpoint: Endpoint, content_type: bytes
+) -> bytes:
+    """As `forwarded`, where there are no `stream_options`."""
+    if endpoint.form != "multipart" or engine != "vllm" or (wish.usage and wish.continuous):
+        return body
+    # Behind all others, because of two equal fields vLLM reads the last.
+    return with_fields(body, content_type, dict.fromkeys(_FLAT, "true"))
 
 
 def _spliced(body: bytes, added: dict[str, bytes]) -> bytes:

@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from gateway.wire.faults import fault_of_line
 from gateway.wire.requests import Asked, Engine
 from gateway.wire.usage import UNREADABLE, usage_from, usage_from_timings
 from ledger.events import Basis, Usage
@@ -27,6 +28,11 @@ _EMPTY = {name: mark + b'"' for name, mark in _TEXTS.items()}
 _SPACED = re.compile(rb'("(?:%s|usage)"):\s+' % "|".join(_NAMES).encode())
 _SPACED_HEAD = re.compile(rb'data: ?\{\s*"[^"]*":\s')
 _RUNNING = b',"usage":{'
+_ERROR = b'"error"'
+_ENVELOPE = frozenset(
+    ("choices", "created", "id", "model", "object", "service_tier", "system_fingerprint", "usage")
+)
+"""Members that say nothing by themselves: a chunk of these and a usage is the usage alone."""
 _NESTED = re.compile(rb"[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 # A line break inside a chunk's JSON is escaped, so these match an event and never a text. A regular
 # expression for the same was measured at a quarter of the CPU of a fast stream.
@@ -40,12 +46,15 @@ class StreamMeter:
     """Meters one streamed answer. Feed it what the backend sends, in order, and pass on the rest.
 
     `chunks` counts those that carried text, so it never exceeds the tokens that were produced.
-    `raw` is the usage as it was last said, unparsed: a change of it is news to tell.
+    `raw` is the usage as it was last said, unparsed: a change of it is news to tell. `fault` is
+    what the backend said of an error inside the stream.
     """
 
     __slots__ = (
         "_added_running",
         "_added_timings",
+        "_believed",
+        "_chunks_said",
         "_complete",
         "_final",
         "_finishes",
@@ -55,9 +64,11 @@ class StreamMeter:
         "_tail",
         "_timings",
         "_timings_said",
+        "_took",
         "_unread",
         "_wanted",
         "chunks",
+        "fault",
         "raw",
     )
 
@@ -79,11 +90,20 @@ class StreamMeter:
         self._complete = False
         self._unread = False
         self.chunks = 0
+        self._chunks_said = 0  # the chunks that the usage takes in
+        self._believed = False
+        self._took = False  # true while an event with usage was just read
+        self.fault: str | None = None
 
     @property
     def complete(self) -> bool:
         """True once `[DONE]` was seen: what `feed` just gave holds the stream's last bytes."""
         return self._complete
+
+    @property
+    def covered(self) -> bool:
+        """True if the usage said so far takes in all that was seen."""
+        return self._believed and self._chunks_said == self.chunks
 
     def usage(self) -> Usage | None:
         """The usage as the engine last said it; null if it said none that can be believed."""
@@ -92,13 +112,24 @@ class StreamMeter:
         return (usage_from_timings if self._timings_said else usage_from)(self.raw)
 
     def counted(self) -> tuple[Basis, Usage]:
-        """The best count so far and how it was obtained."""
+        """The best count so far and how it was obtained.
+
+        Text that came after the last running usage is counted by its chunks on top of it.
+        """
         usage = self.usage()
-        if usage is not None:
-            return ("reported" if self._final else "running"), usage
-        if self.chunks:
-            return "counted", Usage(other_out=self.chunks)
-        return "none", Usage()
+        if usage is None:
+            if self.chunks:
+                return "counted", Usage(other_out=self.chunks)
+            return "none", Usage()
+        if self._final:
+            return "reported", usage
+        later = self.chunks - self._chunks_said
+        if later == 0:
+            return "running", usage
+        if self._timings_said:
+            # llama.cpp may make several chunks of one token and says the timings on the last.
+            later = 1
+        return "counted", msgspec.structs.replace(usage, other_out=(usage.other_out or 0) + later)
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to pass on to the client now, after one more read from the backend."""
@@ -158,7 +189,10 @@ class StreamMeter:
             if first >= 0:
                 self._spaced = _SPACED_HEAD.match(block, first) is not None
         seen = _SPACED.sub(rb"\1:", block) if self._spaced else block
-        self._count(seen)
+        self.chunks += self._texts(seen)
+        if block.rfind(_ERROR) >= 0 or block.startswith(b"error:"):
+            for line in block.split(b"\n"):
+                self.fault = fault_of_line(line) or self.fault
         # Searching from the end is several times faster, and what ends a stream is at the end.
         if block.rfind(b"[DONE]") >= 0 and not self._complete:
             self._complete = block.startswith(_DONE) or any(
@@ -173,13 +207,13 @@ class StreamMeter:
         if block.rfind(_BARE) < 0:
             return self._without_running(block)
         # A chunk of usage alone ends the stream; what comes before it still goes the fast way.
-        before = block.rfind(_LF, 0, block.find(_BARE))
-        head = b"" if before < 0 else block[: before + len(_LF)]
+        place = block.rfind(_LF, 0, block.find(_BARE))
+        head = b"" if place < 0 else block[: place + len(_LF)]
         stripped = self._without_running(head) if head.rfind(b'"usage":') >= 0 else head
         return stripped + self._one_by_one(block[len(head) :])
 
-    def _count(self, seen: bytes) -> None:
-        """Count the chunks with text; only where some have none, look for the other kinds too.
+    def _texts(self, seen: bytes) -> int:
+        """The chunks with text; only where some have none, look for the other kinds too.
 
         So a read gives the same count as its events one by one (unless one event holds the texts
         of several choices), and plain text costs no more than it must.
@@ -191,7 +225,7 @@ class StreamMeter:
             texts += _texts(seen, "reasoning_content") or _texts(seen, "reasoning")
             if texts < events:
                 texts += _texts(seen, "arguments")
-        self.chunks += texts
+        return texts
 
     def _without_running(self, block: bytes) -> bytes:
         """The fast way for vLLM and SGLang: running usage is the last member of every chunk."""
@@ -209,6 +243,12 @@ class StreamMeter:
         if not rest or stripped.rfind(b'"usage":') >= 0:
             return self._one_by_one(block)
         self.raw, self._final = b"{" + usage, False
+        if not self._believed:
+            # Who says it right once is believed to go on so; `counted` looks at every one.
+            self._believed = usage_from(self.raw) is not None
+        # Nearly always nothing comes after the last chunk with usage.
+        later = part[end + 3 :]
+        self._chunks_said = self.chunks - (self._texts(later) if later else 0)
         return stripped
 
     def _one_by_one(self, block: bytes) -> bytes:
@@ -219,7 +259,16 @@ class StreamMeter:
         start = block.rfind(separator, 0, first)
         start = 0 if start < 0 else start + len(separator)
         *events, last = block[start:].split(separator)
-        kept = [self._event(event) for event in events]
+        kept, behind = [], None
+        for place, event in enumerate(events, 1):
+            kept.append(self._event(event))
+            if self._took:
+                self._took, behind = False, place
+        if behind is not None:
+            later = separator.join(events[behind:])
+            if later and self._spaced:
+                later = _SPACED.sub(rb"\1:", later)
+            self._chunks_said = self.chunks - (self._texts(later) if later else 0)
         return b"".join((block[:start], *kept, last))
 
     def _event(self, event: bytes) -> bytes:
@@ -250,7 +299,7 @@ class StreamMeter:
     def _judge(self, fields: dict[str, msgspec.Raw]) -> tuple[bool, set[str]]:
         """Take the usage out of a parsed chunk. Returns (drop it whole, members to strip)."""
         choices = bytes(fields.get("choices", b"[]"))
-        bare = "choices" in fields and not choices.strip(b"[] \t")
+        bare = choices == b"null" or not choices.strip(b"[] \t")
         finishing = bare or (self._finishes and b'"finish_reason":"' in choices.replace(b" ", b""))
         strip: set[str] = set()
         raw = fields.get("usage")
@@ -259,7 +308,7 @@ class StreamMeter:
             if said:
                 self._take(bytes(raw), final=finishing)
             if not self._wanted:
-                if bare and said:
+                if bare and said and _ENVELOPE.issuperset(fields.keys() - {"timings"}):
                     return True, strip
                 strip.add("usage")
             elif self._added_running and not bare:
@@ -277,8 +326,10 @@ class StreamMeter:
         if (usage_from_timings if timings else usage_from)(raw) is None:
             return
         self.raw = raw
+        self._believed = True
         self._timings_said = timings
         self._final = final
+        self._took = True
 
 
 def _texts(seen: bytes, name: str) -> int:
