@@ -5,6 +5,7 @@ import gzip
 import itertools
 import tracemalloc
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,7 @@ def raw_deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-WAYS = {
+WAYS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "gzip": (b"gzip", gzip.compress),
     "x-gzip": (b"X-GZIP", gzip.compress),
     "stored gzip": (b" gzip ", lambda data: gzip.compress(data, 0)),
