@@ -89,6 +89,9 @@ class Ends:
         """
         if call.finished:
             return
+        if call.client_left:
+            # Who has left pays as one who leaves, whatever ended the reading of the rest.
+            cause, more = "client_gone", POLICIES[cause].reason
         policy = POLICIES[cause]
         call.lease(None)
         if call.answer is not None:

@@ -406,11 +406,7 @@ class Relay:
         policy = POLICIES[cause]
         assert call.task is not None, "a call is served by a task"
         call.task.uncancel()
-        if call.client_left:
-            # Who has left pays as one who leaves, whatever ended the reading of the rest.
-            await self._ends.cut(call, "client_gone", policy.reason)
-            return
-        if policy.outcome == "client_gone":
+        if call.client_left or policy.outcome == "client_gone":
             await self._ends.cut(call, cause)
             return
         if call.finished:
