@@ -82,6 +82,12 @@ class GatewayCollector(Collector):
             (),
             [((), stats.finish_delayed)],
         )
+        yield _counter(
+            "tollbook_scrapes_failed",
+            "Times that a backend did not tell its own counters.",
+            ("backend",),
+            (((backend,), count) for backend, count in stats.scrapes_failed.items()),
+        )
         yield _histogram(
             "gen_ai_server_request_duration_seconds", "A whole request.", stats.duration
         )

@@ -82,6 +82,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = ()
 
+    scrape_seconds: Annotated[
+        float,
+        _is(
+            "How often the engines' own token counters are read from their /metrics, for tollbook "
+            "reconcile to hold the ledger against; 0: never.",
+            "seconds",
+        ),
+        msgspec.Meta(ge=0, le=SECONDS_MAX),
+    ] = 15.0
     drain_to_end: Annotated[
         tuple[str, ...],
         _is(

@@ -19,6 +19,7 @@ from gateway.metrics import GatewayCollector, Gauges, render
 from gateway.observer import Observer
 from gateway.registry import Registry
 from gateway.relay import Relay
+from gateway.scraper import Scraper
 from gateway.settings import Settings
 from gateway.stats import Stats
 from ledger.clock import Clock
@@ -55,6 +56,8 @@ class Service:
         extra_gauges: Callable[[], Iterable[tuple[str, str, dict[str, str], float]]],
         view_name: str,
         extra_missing: Callable[[], Iterable[str]] = tuple,
+        *,
+        reads_counters: bool = True,
     ) -> None:
         self._settings = settings
         self._journal = journal
@@ -68,6 +71,15 @@ class Service:
         self._client = HttpClient(connect_seconds=settings.timeouts.connect_seconds)
         self._pool = Pool(list(backends), self._client)
         self._observer = Observer(view_name, self._pool.backends.values(), journal, clock)
+        self._scraper = Scraper(
+            view_name,
+            self._pool.backends.values(),
+            self._client,
+            journal,
+            clock,
+            stats,
+            seconds=settings.gateway.scrape_seconds if reads_counters else 0,
+        )
         self.relay = Relay(
             journal,
             self._pool,
@@ -99,6 +111,7 @@ class Service:
         self._registry.start()
         self._mark()
         await self._pool.start()
+        await self._scraper.start()
         self._registry.poll()
         beat = asyncio.create_task(self._beat())
         beat.add_done_callback(self._beat_ended)
@@ -110,6 +123,7 @@ class Service:
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
             self.relay.tick()
+            await self._scraper.stop()
             await self._pool.stop()
             await self._client.close()
             await self._registry.stop()
@@ -234,6 +248,13 @@ class Service:
                 label,
                 backend.in_flight,
             )
+            if (read_at := self._scraper.read_at.get(backend.backend_id)) is not None:
+                yield (
+                    "tollbook_scrape_age_seconds",
+                    "Since the backend last told its own counters.",
+                    label,
+                    now - read_at,
+                )
         yield from self._registry.gauges()
         yield from self._extra_gauges()
 

@@ -42,6 +42,7 @@ class Stats:
         self.basis: Counter[str] = Counter()
         self.chunks = 0
         self.finish_delayed = 0
+        self.scrapes_failed: Counter[str] = Counter()  # backend
         self.duration = Histogram(BOUNDS_SECONDS)
         self.first_token = Histogram(BOUNDS_SECONDS)
         self.overhead = Histogram(OVERHEAD_BOUNDS_SECONDS)
