@@ -28,7 +28,7 @@ def test_topics_are_made_once_and_checked(tmp_path: Path, broker: Broker) -> Non
     missing = run("topics", "check", *config)
     assert missing.exit_code == 1
     assert f"{access.prefix}.requests is missing; `tollbook topics create`" in missing.stderr
-    assert "9 made now" in run("topics", "create", *config).stdout
+    assert "10 made now" in run("topics", "create", *config).stdout
     assert run_json("topics", "create", *config)["made"] == []
     shown = run("topics", "check", *config)
     assert shown.exit_code == 0 and "all are there as they should be" in shown.stdout

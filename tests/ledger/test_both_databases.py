@@ -105,7 +105,8 @@ def story(seed: int) -> list[Event]:
         at = START + timedelta(minutes=dice.randrange(20_000))
         usage = say.tokens(dice.randrange(1000), dice.randrange(50), dice.randrange(10**9))
         events += scribe.write_all(*say.life(f"r-{n}", at, dice.choice(keys), usage=usage))
-    events += scribe.write_all(say.abandoned("r-lost"), say.accepted("r-open"))
+    lost = (say.accepted("r-lost"), say.abandoned("r-lost"))
+    events += scribe.write_all(*lost, say.accepted("r-open"))
     return events
 
 

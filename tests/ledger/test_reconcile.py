@@ -24,11 +24,12 @@ from ledger.folds.counters import (
     value_of,
 )
 from ledger.folds.reconcile import STALLED, Ran, Side, Whole, Window, reckon
-from tests.support.engine_sim import SECONDS, at, simulated
+from tests.support.engine_sim import SECONDS, Sim, at, simulated
 from tests.support.events import START
 
 ZERO = START.replace(minute=0)
 HOURS = timedelta(seconds=SECONDS)
+SKEW = timedelta(seconds=2)
 LLAMA = COUNTINGS[0]
 
 
@@ -42,7 +43,7 @@ def llama(seconds: float, prompt: int = 0, cached: int = 0, out: int = 0, **more
 def whole(seconds: float, tokens: tuple[int, int, int] = (10, 0, 5), **more: Any) -> Ran:
     """A request of three seconds that ended well."""
     a, b, c = tokens
-    said = {
+    said: dict[str, Any] = {
         "request_id": f"r{seconds}",
         "outcome": "completed",
         "basis": "reported",
@@ -69,19 +70,37 @@ def names(side: Side) -> list[str]:
     return [cause.name for cause in side.causes]
 
 
+def hidden(sim: Sim, found: Window) -> bool:
+    """True if the engine restarted in that time and every counter had soon grown beyond what it
+    was, with no reading in between and no word of when its process began."""
+    moments = [at(ZERO, when) for when in sim.restarts]
+    shown = [
+        when
+        for when in moments
+        if any(gap.after - SKEW <= when <= gap.before + SKEW for gap in found.restarts)
+    ]
+    return any(
+        found.start - SKEW < when < found.end + SKEW for when in moments if when not in shown
+    )
+
+
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_without_a_back_door_every_difference_is_explained(seed: int) -> None:
     sim = simulated(seed, ZERO)
     dice = random.Random(seed)
     line = in_line(sim.readings(dice.choice((10, 60, 200)), dice.choice((0, 0.2, 0.8))))
     for span in spans(line, ZERO, ZERO + HOURS):
         found = reckon("b", span, Whole(), sim.ran)
-        assert found is None or not found.beyond, [*map(repr, found.sides)]
+        assert found is not None
+        for looked in found.sides:
+            # A restart that no reading shows takes tokens with it, but it never makes a back door.
+            assert looked.beyond <= 0, looked
+            assert not looked.beyond or hidden(sim, found), looked
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 10**6))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_a_back_door_is_found_where_it_is_larger_than_the_bound(seed: int, size: int) -> None:
     sim = simulated(seed, ZERO, requests=12)
     measure = sim.dice.choice([one for one in sim.counting.measures if one.binds])
@@ -91,22 +110,17 @@ def test_a_back_door_is_found_where_it_is_larger_than_the_bound(seed: int, size:
     for span in spans(line, ZERO, ZERO + HOURS):
         found = reckon("b", span, Whole(), sim.ran)
         assert found is not None
-        lost = any(
-            gap.after < at(ZERO, when + 2) < gap.before + 2 * (gap.before - gap.after)
-            for gap in found.restarts
-        )
-        inside = (
-            found.start + timedelta(seconds=5) < at(ZERO, when) < found.end - timedelta(seconds=5)
-        )
+        inside = found.start + SKEW < at(ZERO, when) < found.end - SKEW
+        outside = not found.start - SKEW < at(ZERO, when) < found.end + SKEW
         looked = side(found, measure.side)
-        if inside and not lost and not found.restarts:
+        if inside and not found.restarts and not hidden(sim, found):
             assert looked.engine >= size
             if size > looked.high - looked.low:
                 assert looked.beyond > 0 and verdict(looked) == "surplus"
                 assert size - (looked.high - looked.low) <= looked.beyond <= size
                 assert "BACK DOOR" in finding(found, looked)
-        elif not inside:
-            assert not found.beyond
+        elif outside:
+            assert looked.beyond <= 0
 
 
 def test_whole_requests_are_exact() -> None:
@@ -164,7 +178,7 @@ CUTS: dict[str, tuple[Ran, int, int]] = {
     "counted by a tokenizer": (whole(60, basis="tokenized"), 0, 5 + 8),
     "refused by the backend": (whole(60, basis="none", usage=Usage(), status=400), 0, 0),
     "failed by the backend": (whole(60, basis="none", usage=Usage(), status=500), 0, 100),
-    "no end yet": (whole(60, state="open", ended=None, basis="running"), 0, 100),
+    "no end yet": (whole(60, state="open", ended=None, outcome=None, basis="running"), 0, 100),
     "answered elsewhere": (whole(60, failed="lost"), 0, 100),
     "never reached": (whole(60, failed="unreachable"), 0, 0),
 }
@@ -253,6 +267,17 @@ def test_missed_readings_change_nothing_and_are_named() -> None:
     words = list(window_words(found))
     assert any("1 readings failed" in one and "no answer" in one for one in words)
     assert any("15 min" in one for one in words)
+
+
+@pytest.mark.parametrize(
+    ("count", "off"), [(999_999, 0), (1_000_000, 5), (9_999_999, 5), (10_000_000, 50)]
+)
+def test_a_page_that_rounds_widens_the_bound(count: int, off: int) -> None:
+    """llama.cpp writes its counters with six digits: `1.23457e+06`."""
+    looked = side(window([llama(0), llama(600, 0, 0, count)]))
+    assert (looked.low, looked.high) == (-off, off)
+    both = side(window([llama(0, 0, 0, count), llama(600, 0, 0, count)]))
+    assert (both.low, both.high) == (-2 * off, 2 * off) and not both.beyond
 
 
 def test_clocks_of_two_gateways_make_no_restart() -> None:

@@ -126,7 +126,7 @@ def test_what_the_registry_refuses_is_stored_without_effect(ledger: Ledger) -> N
 def test_the_same_fact_under_another_name_leaves_no_gap(ledger: Ledger) -> None:
     """Two adopters closed the same request; the second one's sequence must not look lost."""
     feeder = Feeder(ledger)
-    feeder.feed(scribed([say.accepted("r1")]))
+    feeder.feed(scribed([say.accepted("r1"), say.accepted("r2")]))
     feeder.feed(scribed([say.abandoned("r1")], RUNNER))
     twin = scribed([say.abandoned("r1"), say.abandoned("r2")], OTHER)
     before = count(ledger, tables.usage_hourly)
