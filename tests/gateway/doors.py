@@ -38,6 +38,9 @@ PAUSE, PAUSE_SECONDS = b"<pause>", 0.05
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
+BY_THEMSELVES = ("backends", "counters")
+"""Topics of what a gateway tells of its backends, whether or not anybody calls it."""
+
 Table = Mapping[str, Any]
 
 
@@ -89,13 +92,13 @@ def door(
 
 
 def facts(data: Path) -> list[tuple[Event, Payload]]:
-    """Every event in the spools of `data`, oldest spool first, but for observations of backends,
-    which come by themselves."""
+    """Every event in the spools of `data`, oldest spool first, but for those that come by
+    themselves."""
     found = []
     for directory in Layout(data).spool_directories():
         reader, offset = SpoolReader(directory), 0
         while (chunk := reader.read(offset)).events:
-            events = [event for event in chunk.events if event.topic != "backends"]
+            events = [event for event in chunk.events if event.topic not in BY_THEMSELVES]
             found += [(event, payload_of(event)) for event in events]
             offset = chunk.next_offset
         reader.close()

@@ -13,7 +13,7 @@ from streams.kafka.relay.window import WindowSender
 from streams.kafka.relay.work import Relay
 from tests.streams.house import House
 
-TOPICS = ("requests", "tokens", "sources", "backends")
+TOPICS = ("requests", "tokens", "sources", "backends", "counters")
 
 
 @contextlib.asynccontextmanager
