@@ -21,11 +21,13 @@ from ledger.events.usage import NOTHING_KNOWN
 from ledger.export.check import check_export
 from ledger.export.manifest import Manifest
 from ledger.folds.attempts import AttemptRow, merged, told_by
+from ledger.folds.causes import finding
 from ledger.folds.conservation import Cell, Conservation, cell_of
 from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
 from ledger.sql import checks
 from ledger.sql.attempts import count_attempts, known_attempts
 from ledger.sql.projections import Fact, runs
+from ledger.sql.reconcile import first_reading, heard_until, reconcile, settled
 from ledger.sql.replay import counted_reaches, stored_facts
 from ledger.sql.session import ReadSession
 from ledger.sql.tables import NOT_KEPT_TOPICS, NOT_TAKEN_TOPICS
@@ -126,6 +128,7 @@ def audit(
         ("usage", lambda check: _usage(read, check)),
         ("registry", lambda check: _registry(read, check)),
         ("exports", lambda check: _exports(read, exports, check, report.notes)),
+        ("engines", lambda check: _engines(read, check)),
     )
     for name, step in steps:
         check = _Check(name, report, progress)
@@ -391,3 +394,15 @@ def _exports(
                 f"{checked.repriced} prices of {manifest.month} were published after it was"
                 " exported, so its bill may be another; export it again to take them in"
             )
+
+
+def _engines(read: ReadSession, check: _Check) -> None:
+    """The engines' own counters, over the time that every source has told all of."""
+    first, heard = first_reading(read), heard_until(read)
+    if first is None or heard is None:
+        return
+    for window in settled(reconcile(read, first, heard), heard):
+        check.looked_at(1)
+        for side in window.sides:
+            if side.beyond:
+                check.say(finding(window, side))

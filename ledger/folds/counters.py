@@ -53,13 +53,15 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 class Counting(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine counts, in versions that have all these counters on their page.
 
-    `notice` is how long it may work on after its caller has hung up.
+    `notice` is how long it may work on after its caller has hung up. `digits`: its page shows
+    counters rounded to so many digits; null: exactly.
     """
 
     engine: str
     versions: str
     measures: tuple[Measure, ...]
     notice: timedelta = timedelta(seconds=2)
+    digits: int | None = None
 
 
 INPUT: Final = ("uncached_in", "cached_in", "cache_write_in")
@@ -103,6 +105,7 @@ COUNTINGS: Final = (
     Counting(
         engine="llamacpp",
         versions="since August 2026",
+        digits=6,
         measures=(
             Measure(
                 side="uncached_in",
@@ -127,6 +130,7 @@ COUNTINGS: Final = (
     Counting(
         engine="llamacpp",
         versions="before",
+        digits=6,
         measures=(
             Measure(
                 side="uncached_in",
@@ -213,10 +217,15 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What an engine's counters moved by over some readings, and what happened to it meanwhile."""
+    """What an engine's counters moved by over some readings, and what happened to it meanwhile.
+
+    `ends` are the readings whose numbers went into it: the first, the last, and the last before
+    each restart.
+    """
 
     by: Mapping[str, int]
     restarts: tuple[Restart, ...]
+    ends: tuple[Reading, ...]
 
 
 def counting_of(counters: Mapping[str, int]) -> Counting | None:
@@ -273,14 +282,28 @@ def moved(line: Sequence[Reading]) -> Moved:
     """What the counters moved by from the first of `line` to its last, across restarts."""
     by: dict[str, int] = {}
     restarts: list[Restart] = []
+    ends = [line[0]]
     for one, other in pairwise(line):
         began = _restarted(one, other)
         if began is not None:
             restarts.append(Restart(one.at, began))
+            ends.append(one)
         for name, count in other.counters.items():
             before = 0 if began is not None else one.counters.get(name, count)
             by[name] = by.get(name, 0) + count - before
-    return Moved(by, tuple(restarts))
+    return Moved(by, tuple(restarts), (*ends, line[-1]))
+
+
+def blur(ends: Iterable[Reading], measure: Measure, digits: int | None) -> int:
+    """How far off a measure may be because the page rounds what it shows."""
+    if digits is None:
+        return 0
+    counts = [_found(reading.counters, name) or 0 for reading in ends for name in measure.counters]
+    return sum(
+        int(10 ** max(0, len(str(count)) - digits) + 1) // 2
+        for count in counts
+        if count >= 10**digits
+    )
 
 
 def _restarted(one: Reading, other: Reading) -> datetime | None:

@@ -21,9 +21,11 @@ from ledger.folds.counters import (
     OUTPUT,
     Counting,
     Measure,
+    Moved,
     Reading,
     Restart,
     Span,
+    blur,
     counting_of,
     moved,
     value_of,
@@ -61,6 +63,7 @@ CauseName = Literal[
     "abandoned",
     "edge",
     "restart",
+    "rounded",
     "probes",
 ]
 
@@ -191,7 +194,7 @@ def reckon(
         return None
     start, end = line[0].at, line[-1].at
     did = moved(line)
-    tallies = [_Tally(measure, counting, did.restarts, start, end) for measure in counting.measures]
+    tallies = [_Tally(measure, counting, did, start, end) for measure in counting.measures]
     touched: set[str] = set()
     for one in ran:
         took = [tally.take(one) for tally in tallies]
@@ -220,13 +223,14 @@ class _Tally:
         self,
         measure: Measure,
         counting: Counting,
-        restarts: Sequence[Restart],
+        did: Moved,
         start: datetime,
         end: datetime,
     ) -> None:
         self.measure = measure
         self._counting = counting
-        self._restarts = restarts
+        self._restarts = did.restarts
+        self._blur = blur(did.ends, measure, counting.digits)
         self._start, self._end = start, end
         self._ledger = self._low = self._high = 0
         self._causes: dict[CauseName, Cause] = {}
@@ -267,15 +271,17 @@ class _Tally:
     def side(self, engine: int, whole: Whole) -> Side:
         """The comparison, with what is known exactly added on both sides."""
         exact = sum(whole.tokens.get(bucket, 0) for bucket in self.measure.buckets)
-        low, high = self._low + exact, self._high + exact
+        low, high = self._low + exact - self._blur, self._high + exact + self._blur
         causes = dict(self._causes)
+        if self._blur:
+            causes["rounded"] = Cause(name="rounded", fewer=self._blur, more=self._blur)
         if whole.probes:
             known = causes.get("probes", Cause(name="probes"))
             causes["probes"] = Cause(name="probes", requests=known.requests + whole.probes)
         if self._restarts and "restart" not in causes:
             causes["restart"] = Cause(name="restart")
         if self.measure.binds and engine > high:
-            causes["back_door"] = Cause(name="back_door", fewer=0, more=engine - high)
+            causes["back_door"] = Cause(name="back_door", more=engine - high)
         if self.measure.binds and engine < low:
             causes["missing"] = Cause(name="missing", fewer=low - engine)
         return Side(

@@ -58,6 +58,7 @@ def test_nothing_parts(ledger: Ledger) -> None:
         "usage": 1,
         "registry": 0,
         "exports": 0,
+        "engines": 0,
     }
 
 

@@ -5,7 +5,9 @@ takes what was at work with it. The simulation keeps the truth; the reconciliati
 """
 
 import random
+from bisect import bisect_right
 from datetime import datetime, timedelta
+from itertools import accumulate
 
 import msgspec
 
@@ -33,6 +35,7 @@ class Sim(msgspec.Struct):
     restarts: list[float]
     ticks: list[Tick] = []
     ran: list[Ran] = []
+    sums: dict[str, tuple[list[float], list[int]]] = {}
 
     def request(self, number: int) -> None:
         """One request through the gateway, whole or cut at any moment."""
@@ -112,13 +115,10 @@ class Sim(msgspec.Struct):
     def reading(self, when: float, gateway: str, skew: float) -> Reading:
         """The counters as a reading at `when` finds them."""
         began = max((r for r in self.restarts if r <= when), default=0.0)
-        counters = {}
-        for measure in self.counting.measures:
-            counters[measure.counters[0]] = sum(
-                tokens
-                for moment, side, tokens in self.ticks
-                if side == measure.side and began <= moment <= when
-            )
+        counters = {
+            measure.counters[0]: self._total(measure.side, when) - self._total(measure.side, began)
+            for measure in self.counting.measures
+        }
         told = self.counting.engine == "vllm"
         return Reading(
             at=at(self.start, when + skew),
@@ -126,6 +126,16 @@ class Sim(msgspec.Struct):
             counters=counters,
             process_started=at(self.start, began) if told else None,
         )
+
+    def _total(self, side: str, when: float) -> int:
+        """What was counted on one side up to `when`."""
+        if not self.sums:
+            for name in {measure.side for measure in self.counting.measures}:
+                mine = sorted((moment, tokens) for moment, of, tokens in self.ticks if of == name)
+                totals = list(accumulate(tokens for _, tokens in mine))
+                self.sums[name] = [moment for moment, _ in mine], [0, *totals]
+        moments, totals = self.sums[side]
+        return totals[bisect_right(moments, when)]
 
     def readings(self, every: float, missed: float) -> list[Reading]:
         """What two gateways read, each with its own clock; some readings fail."""

@@ -1,0 +1,303 @@
+"""Reads what a reconciliation needs, and makes it: windows of each backend, and what is lacking.
+
+Requests that ran within a window and are known exactly are added up by the database; only the
+others, which widen a bound, are looked at one by one.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
+
+from ledger.clock import from_us, to_us
+from ledger.events import BUCKETS, RequestAccepted, Usage
+from ledger.events.requests import SYSTEM_KEY_ID
+from ledger.folds.counters import LINGERS, NEAR, Reading, Span, in_line, moved, spans
+from ledger.folds.reconcile import EDGE, Ran, Whole, Window, reckon
+from ledger.sql import tables
+from ledger.sql.projections import LOOKUP_MAX, runs
+from ledger.sql.session import ReadSession
+
+LONGEST_REQUEST: Final = timedelta(hours=24)
+"""A request that began earlier is not looked for."""
+
+AT_ONCE: Final = timedelta(days=31)
+"""Readings of so long are in memory at a time."""
+
+SILENT: Final = timedelta(minutes=10)
+"""A source that marked nothing for so long is not waited for: it is dead, or its machine is."""
+
+SHORT: Final = timedelta(minutes=10)
+"""Over less time a verdict says little: what runs across the edges outweighs the rest."""
+
+_SLACK_US: Final = to_us(from_us(0) + EDGE) + 1_000_000
+_NONE: Final = 0
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A backend that requests went to, and whose counters nobody could read; `why` in words."""
+
+    backend_id: str
+    requests: int
+    why: str
+
+
+def reconcile(
+    read: ReadSession, since: datetime, until: datetime, backend_id: str | None = None
+) -> Iterator[Window]:
+    """Every window between `since` and `until`, by backend and then by time."""
+    for backend in _read_backends(read, since, until, backend_id):
+        begun = since
+        while begun < until:
+            end = min(begun + AT_ONCE, until)
+            yield from _windows(read, backend, begun, end)
+            begun = end
+
+
+def unread(
+    read: ReadSession, since: datetime, until: datetime, backend_id: str | None = None
+) -> list[Unread]:
+    """The backends that served requests in that time and cannot be compared at all."""
+    table = tables.requests
+    within = (table.c.accepted_us >= to_us(since), table.c.accepted_us < to_us(until))
+    served = select(table.c.backend_id, func.count()).where(
+        *within, table.c.backend_id.is_not(None)
+    )
+    found = []
+    for backend, count in read.rows(served.group_by(table.c.backend_id)):
+        if backend_id not in (None, backend):
+            continue
+        readings = _readings(read, backend, since, until)
+        if len(in_line(readings)) < 2:
+            found.append(Unread(backend, count, _why_unread(readings)))
+    return sorted(found, key=lambda one: one.backend_id)
+
+
+def _why_unread(readings: Sequence[Reading]) -> str:
+    faults = [one.fault for one in readings if one.fault is not None]
+    if faults:
+        return f"its counters could not be read: {faults[-1]}"
+    if readings and not in_line(readings):
+        return "it shows no counters of an engine that is known here"
+    return "its counters were read less than twice"
+
+
+def heard_until(read: ReadSession) -> datetime | None:
+    """Up to when every source that lives has told all; null if none has said anything."""
+    table = tables.sources
+    rows = read.rows(select(table.c.last_mark_us, table.c.closed_us))
+    said = [max(mark or 0, closed or 0) for mark, closed in rows]
+    if not said:
+        return None
+    newest = max(said)
+    quiet = newest - to_us(from_us(0) + SILENT)
+    living = [mark for mark, closed in rows if closed is None and mark is not None and mark > quiet]
+    return from_us(min(living, default=newest))
+
+
+def first_reading(read: ReadSession) -> datetime | None:
+    """When a counter was read for the first time; null if none ever was."""
+    found = read.value(select(func.min(tables.counters.c.at_us)))
+    return None if found is None else from_us(found)
+
+
+def settled(windows: Iterator[Window], heard: datetime | None) -> Iterator[Window]:
+    """Those that are over and long enough for a verdict."""
+    for window in windows:
+        long = window.end - window.start >= SHORT
+        if long and heard is not None and window.end <= heard:
+            yield window
+
+
+def _read_backends(
+    read: ReadSession, since: datetime, until: datetime, backend_id: str | None
+) -> list[str]:
+    table = tables.counters
+    within = table.c.at_us.between(to_us(since - NEAR), to_us(until + NEAR))
+    names = read.rows(select(table.c.backend_id).where(within).distinct())
+    return sorted(name for (name,) in names if backend_id in (None, name))
+
+
+def _readings(read: ReadSession, backend: str, since: datetime, until: datetime) -> list[Reading]:
+    table = tables.counters
+    columns = [table.c.at_us, table.c.gateway, table.c.counters]
+    columns += [table.c.process_started_us, table.c.fault]
+    within = table.c.at_us.between(to_us(since - NEAR), to_us(until + NEAR))
+    found = read.rows(
+        select(*columns).where(table.c.backend_id == backend, within).order_by(table.c.at_us)
+    )
+    return [
+        Reading(
+            at=from_us(at_us),
+            gateway=gateway,
+            counters=msgspec.json.decode(counters, type=dict[str, int]),
+            process_started=None if started is None else from_us(started),
+            fault=fault,
+        )
+        for at_us, gateway, counters, started, fault in found
+    ]
+
+
+def _windows(read: ReadSession, backend: str, since: datetime, until: datetime) -> Iterator[Window]:
+    readings = _readings(read, backend, since, until)
+    faults = [one for one in readings if one.fault is not None]
+    for span in spans(in_line(readings), since, until):
+        if len(span.line) > 1:
+            window = _window(read, backend, span, faults)
+            if window is not None:
+                yield window
+
+
+def _window(
+    read: ReadSession, backend: str, span: Span, faults: Sequence[Reading]
+) -> Window | None:
+    start, end = span.line[0].at, span.line[-1].at
+    failed = [one for one in faults if start <= one.at <= end]
+    whole = None if moved(span.line).restarts else _exactly(backend, start, end)
+    known = Whole() if whole is None else _added_up(read, whole)
+    ran = [*_ran(read, backend, start, end, whole), *_failed(read, backend, start, end)]
+    return reckon(backend, span, known, ran, failed)
+
+
+def _exactly(backend: str, start: datetime, end: datetime) -> ColumnElement[bool]:
+    """True of requests within a window that the engine gave its final word of."""
+    row = tables.requests.c
+    return and_(
+        row.backend_id == backend,
+        row.accepted_us >= to_us(start) + _SLACK_US,
+        row.accepted_us + row.duration_us <= to_us(end) - _SLACK_US,
+        row.state == "finished",
+        row.basis == "reported",
+        *(row[name].is_not(None) for name in BUCKETS),
+    )
+
+
+def _added_up(read: ReadSession, whole: ColumnElement[bool]) -> Whole:
+    row = tables.requests.c
+    probes = func.sum(case((row.key_id == SYSTEM_KEY_ID, 1), else_=_NONE))
+    sums = [func.sum(row[name]) for name in BUCKETS]
+    (found,) = read.rows(select(func.count(), probes, *sums).where(whole))
+    requests, probed, *tokens = (int(value or 0) for value in found)
+    return Whole(requests, dict(zip(BUCKETS, tokens, strict=True)), probed)
+
+
+def _ran(
+    read: ReadSession,
+    backend: str,
+    start: datetime,
+    end: datetime,
+    whole: ColumnElement[bool] | None,
+) -> Iterator[Ran]:
+    """Requests that this backend served last, and that `whole` does not add up."""
+    row = tables.requests.c
+    over = row.accepted_us + row.duration_us
+    conditions = [
+        row.backend_id == backend,
+        *_may_have_run(start, end),
+        or_(row.duration_us.is_(None), over >= to_us(start - LINGERS - EDGE)),
+    ]
+    if whole is not None:
+        # A comparison that comes out null is not true, and its opposite neither: so ask it so.
+        conditions.append(case((whole, 1), else_=_NONE) == _NONE)
+    columns = tuple(tables.requests.columns)
+    for part in read.stream(select(*columns).where(*conditions)):
+        rows = [found._asdict() for found in part]
+        unsure = [
+            r["request_id"] for r in rows if r["basis"] != "reported" or r["state"] != "finished"
+        ]
+        held = _held(read, unsure)
+        given_up = _given_up(read, [r["request_id"] for r in rows if r["state"] == "abandoned"])
+        for one in rows:
+            yield _ran_of(one, held, given_up.get(one["request_id"]))
+
+
+def _may_have_run(start: datetime, end: datetime) -> tuple[ColumnElement[bool], ...]:
+    row = tables.requests.c
+    return (
+        row.accepted_us >= to_us(start - LONGEST_REQUEST),
+        row.accepted_us < to_us(end + EDGE),
+    )
+
+
+Held = dict[str, tuple[int | None, int | None]]
+
+
+def _ran_of(row: dict[str, Any], held: Held, given_up: datetime | None) -> Ran:
+    started = from_us(row["accepted_us"])
+    ended = given_up
+    if row["duration_us"] is not None:
+        ended = from_us(row["accepted_us"] + row["duration_us"])
+    first = row["first_token_us"]
+    held_in, held_out = held.get(row["request_id"], (None, None))
+    return Ran(
+        request_id=row["request_id"],
+        key_id=row["key_id"],
+        state=row["state"],
+        outcome=row["outcome"],
+        status=row["status"],
+        reason=row["reason"],
+        basis=row["basis"],
+        usage=Usage(**{name: row[name] for name in BUCKETS}),
+        started=started,
+        ended=ended,
+        first_token=None if first is None else from_us(row["accepted_us"] + first),
+        held_in=held_in,
+        held_out=held_out,
+    )
+
+
+def _failed(read: ReadSession, backend: str, start: datetime, end: datetime) -> Iterator[Ran]:
+    """Attempts that failed at this backend before another one was made."""
+    row, tried, after = tables.requests.c, tables.attempts, tables.attempts.alias()
+    following = and_(
+        after.c.request_id == tried.c.request_id, after.c.attempt == tried.c.attempt + 1
+    )
+    joined = tables.requests.join(tried, tried.c.request_id == row.request_id)
+    statement = (
+        select(tried.c.started_us, tried.c.failed, after.c.started_us, *tables.requests.columns)
+        .select_from(joined.outerjoin(after, following))
+        .where(
+            tried.c.backend_id == backend,
+            tried.c.failed.is_not(None),
+            row.attempts > 1,
+            *_may_have_run(start, end),
+        )
+    )
+    for part in read.stream(statement):
+        names = [column.name for column in tables.requests.columns]
+        held = _held(read, [found[3 + names.index("request_id")] for found in part])
+        for began, failed, ended, *rest in part:
+            known = _ran_of(dict(zip(names, rest, strict=True)), held, None)
+            yield msgspec.structs.replace(
+                known,
+                failed=failed,
+                started=known.started if began is None else from_us(began),
+                ended=known.ended if ended is None else from_us(ended),
+                first_token=None,
+            )
+
+
+def _held(read: ReadSession, request_ids: Sequence[str]) -> Held:
+    """The estimate of the prompt and the caller's own limit, by request."""
+    found: Held = {}
+    table = tables.events
+    for ids in runs(request_ids, LOOKUP_MAX):
+        names = [f"{request_id}/accepted" for request_id in ids]
+        for (data,) in read.rows(select(table.c.data).where(table.c.id.in_(names))):
+            said = msgspec.json.decode(data, type=RequestAccepted)
+            found[said.request_id] = said.held_in, said.held_out
+    return found
+
+
+def _given_up(read: ReadSession, request_ids: Sequence[str]) -> dict[str, datetime]:
+    """When each abandoned request was given up: it was over by then."""
+    found: dict[str, datetime] = {}
+    table = tables.events
+    for ids in runs(request_ids, LOOKUP_MAX):
+        names = [f"{request_id}/abandoned" for request_id in ids]
+        wanted = select(table.c.id, table.c.time_us).where(table.c.id.in_(names))
+        for event_id, time_us in read.rows(wanted):
+            found[event_id.removesuffix("/abandoned")] = from_us(time_us)
+    return found
