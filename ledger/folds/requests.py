@@ -61,6 +61,9 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.state != "open"
 
 
+ABANDONED_REASON = "the gateway that served it died"
+"""The reason on the row of a request whose end its gateway could not write."""
+
 REQUEST_TYPES = (
     RequestAccepted,
     RequestAttempted,
@@ -166,6 +169,7 @@ def _abandoned(row: RequestRow | None, said: RequestAbandoned) -> RequestRow:
         basis=said.basis,
         usage=said.usage,
         outcome="abandoned",
+        reason=ABANDONED_REASON,
     )
     return max(row, given_up, key=_known_at_end) if row.state == "abandoned" else given_up
 

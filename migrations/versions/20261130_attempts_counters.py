@@ -49,6 +49,9 @@ def upgrade() -> None:
         sa.Column("fault", sa.Text),
     )
     fill_attempts()
+    op.execute(
+        "UPDATE requests SET reason = 'the gateway that served it died' WHERE state = 'abandoned'"
+    )
 
 
 def fill_attempts() -> None:
