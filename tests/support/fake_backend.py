@@ -269,7 +269,7 @@ class Answer:
         spelled = str(body.get("model", "")) if told is None else f"-{told}"
         script = queue.popleft() if queue else parse(spelled)
         call = shapes.call_of(
-            _asked(path, body),
+            asked(path, body),
             backend.engine,
             backend.number,
             dialect.chat,
@@ -295,7 +295,7 @@ class Answer:
             raise
 
 
-def _asked(path: str, body: Json) -> Json:
+def asked(path: str, body: Json) -> Json:
     """The body with what only audio endpoints spell in their own way, spelled as elsewhere."""
     if not path.startswith("/v1/audio/t"):
         return body

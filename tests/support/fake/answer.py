@@ -41,6 +41,9 @@ class Play:
 
     async def run(self) -> None:
         script, served = self._call.script, self._served
+        if script.status is None:
+            # What a request waits for is that its prompt is read.
+            self._read_prompt(script)
         if script.hang:
             await self._stall()
         await self._wire.pause(script.delay_ms / 1000)
@@ -49,7 +52,6 @@ class Play:
             body = json.dumps(error_of(script.status, f"scripted {script.status}")).encode()
             await self._wire.write(head(script.status, "application/json", len(body)) + body)
             return
-        self._read_prompt(script)
         if served.stream and self._dialect.opening is not None:
             await self._stream()
         else:
@@ -91,14 +93,15 @@ class Play:
         raw = json.dumps(answer).encode() if not isinstance(answer, bytes) else answer
         data = self._packer.packed(raw, last=True)
         first = head(200, kind, len(data), self._packer.name)
-        for index in range(call.chunks if self._dialect.generates else 0):
+        chunks = call.chunks if self._dialect.generates else 0
+        for index in range(chunks):
             if index == script.cut:
                 await self._wire.write(first + data[: len(data) // 2])
                 await self._break_off()
             await self._wire.pause(script.interval_us / 1e6)
             for choice in range(call.choices):
                 self._produce(index, choice)
-        if script.cut is not None and script.cut >= call.chunks:
+        if script.cut is not None and script.cut >= chunks:
             await self._wire.write(first + data[: len(data) // 2])
             await self._break_off()
         self._served.end = "done"
