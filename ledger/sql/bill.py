@@ -59,7 +59,7 @@ class BillLine(msgspec.Struct, frozen=True, kw_only=True):
         return self.cost is None and any(getattr(self, name) is not None for name in BUCKETS)
 
 
-class _Group(msgspec.Struct, frozen=True):
+class Group(msgspec.Struct, frozen=True):
     """What a line is told apart by. `priced` keeps a null cost from swallowing a known one."""
 
     key_id: str | None
@@ -70,7 +70,9 @@ class _Group(msgspec.Struct, frozen=True):
     priced: bool
 
 
-class _Sum(msgspec.Struct):
+class Sum(msgspec.Struct):
+    """What a line adds up to so far."""
+
     totals: Totals = ZERO
     pico: int = 0
     unpriced: frozenset[str] = frozenset()
@@ -102,14 +104,15 @@ def bill(
     span = None if month is None else tuple(to_us(moment) for moment in month_range(month))
     first, after = span or (0, to_us(datetime.max.replace(tzinfo=UTC)))
     book = Book(prices=load_prices(read))
-    sums: dict[_Group, _Sum] = {}
-    for start, end in _segments(book.prices, first, after):
-        for key_id, model, basis, day_us, totals in _usage(read, start, end):
+    sums: dict[Group, Sum] = {}
+    for piece in pieces(book.prices, first, after):
+        start = piece.start
+        for key_id, model, basis, day_us, totals in _usage(read, piece):
             # Priced by the day however it is grouped: coarse lines are the sums of fine ones.
             price = price_at(book, model, from_us(start))
-            _add(sums, _grouped(by, key_id, model, day_us), basis, price, totals)
+            add_usage(sums, grouped(by, key_id, model, day_us), basis, price, totals)
     named = names_of(read, "key")
-    return sorted((_line(group, total, named) for group, total in sums.items()), key=_order)
+    return sorted((line_of(group, total, named) for group, total in sums.items()), key=order)
 
 
 def load_prices(read: ReadSession) -> tuple[Price, ...]:
@@ -119,30 +122,41 @@ def load_prices(read: ReadSession) -> tuple[Price, ...]:
     return tuple(price_of(row._asdict()) for row in found)
 
 
-def _segments(prices: Collection[Price], first: int, after: int) -> Iterator[tuple[int, int]]:
-    """The span in pieces, cut at each instant at which any price begins."""
+class Piece(msgspec.Struct, frozen=True):
+    """A part of time within which no price begins, from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+    whole_hours: bool
+
+
+def pieces(prices: Collection[Price], first: int, after: int) -> Iterator[Piece]:
+    """The span cut at each instant at which any price begins, and where parts of hours meet whole
+    ones. What a bucket lacks in price is judged piece by piece."""
     begins = {to_us(price.effective_from) for price in prices}
     cuts = [first, *sorted(cut for cut in begins if first < cut < after), after]
-    yield from pairwise(cuts)
+    for start, end in pairwise(cuts):
+        first_hour = -(-start // HOUR_US) * HOUR_US
+        last_hour = end // HOUR_US * HOUR_US
+        if first_hour > last_hour:
+            yield Piece(start, end, False)
+            continue
+        if start < first_hour:
+            yield Piece(start, first_hour, False)
+        if first_hour < last_hour:
+            yield Piece(first_hour, last_hour, True)
+        if last_hour < end:
+            yield Piece(last_hour, end, False)
 
 
 Usage = tuple[str, str, str, int, Totals]
 """Key, model, basis, start of the UTC day, and what was used."""
 
 
-def _usage(read: ReadSession, start: int, end: int) -> Iterator[Usage]:
-    """Billed usage accepted in `[start, end)`: whole hours rolled up, parts of hours by request."""
-    first_hour = -(-start // HOUR_US) * HOUR_US
-    last_hour = end // HOUR_US * HOUR_US
-    if first_hour > last_hour:
-        yield from _from_requests(read, start, end)
-        return
-    if start < first_hour:
-        yield from _from_requests(read, start, first_hour)
-    if first_hour < last_hour:
-        yield from _from_hours(read, first_hour, last_hour)
-    if last_hour < end:
-        yield from _from_requests(read, last_hour, end)
+def _usage(read: ReadSession, piece: Piece) -> Iterator[Usage]:
+    """Billed usage accepted in `piece`: whole hours rolled up, parts of hours by request."""
+    source = _from_hours if piece.whole_hours else _from_requests
+    return source(read, piece.start, piece.end)
 
 
 def _from_hours(read: ReadSession, start: int, end: int) -> Iterator[Usage]:
@@ -181,22 +195,23 @@ def _summed(
         yield key_id, model, basis, day, Totals(requests, (a, b, c, d, e), (ka, kb, kc, kd, ke))
 
 
-def _add(
-    sums: dict[_Group, _Sum],
+def add_usage(
+    sums: dict[Group, Sum],
     group: tuple[str | None, str | None, int | None],
     basis: str,
     price: Price | None,
     totals: Totals,
 ) -> None:
+    """Add usage at one price to the line that it belongs to."""
     tokens = by_bucket(totals)
     cost = cost_of(tokens, price)
-    line = sums.setdefault(_Group(*group, basis, cost.currency, cost.pico is not None), _Sum())
+    line = sums.setdefault(Group(*group, basis, cost.currency, cost.pico is not None), Sum())
     line.totals = line.totals.plus(totals)
     line.pico += cost.pico or 0
     line.unpriced |= frozenset(cost.unpriced)
 
 
-def _grouped(
+def grouped(
     by: Collection[str], key_id: str, model: str, day_us: int
 ) -> tuple[str | None, str | None, int | None]:
     return (
@@ -206,7 +221,8 @@ def _grouped(
     )
 
 
-def _line(group: _Group, total: _Sum, named: dict[str, str]) -> BillLine:
+def line_of(group: Group, total: Sum, named: dict[str, str]) -> BillLine:
+    """The line of `group`."""
     return BillLine(
         key_id=group.key_id,
         name=named.get(group.key_id) if group.key_id is not None else None,
@@ -221,7 +237,7 @@ def _line(group: _Group, total: _Sum, named: dict[str, str]) -> BillLine:
     )
 
 
-def _order(line: BillLine) -> tuple[str, ...]:
+def order(line: BillLine) -> tuple[str, ...]:
     """Lines stand in this order whatever the database's own is."""
     parts = (line.key_id, line.model, line.day, line.basis, line.currency, line.cost)
     return tuple(part or "" for part in parts)

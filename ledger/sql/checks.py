@@ -123,7 +123,7 @@ def rolled_up(read: ReadSession) -> Iterator[tuple[Cell, Totals]]:
     """Every cell of the hourly roll-up, as the projection says."""
     table = tables.usage_hourly
     for part in read.stream(select(table)):
-        yield from (_cell(row) for row in part)
+        yield from (cell_of_row(row) for row in part)
 
 
 def added_up(read: ReadSession) -> Iterator[tuple[Cell, Totals]]:
@@ -136,10 +136,11 @@ def added_up(read: ReadSession) -> Iterator[tuple[Cell, Totals]]:
     known = [func.count(table.c[name]) for name in BUCKETS]
     billed = select(*group, func.count(), *tokens, *known).where(table.c.state != "open")
     for part in read.stream(billed.group_by(*group)):
-        yield from (_cell(row) for row in part)
+        yield from (cell_of_row(row) for row in part)
 
 
-def _cell(row: Any) -> tuple[Cell, Totals]:
+def cell_of_row(row: Any) -> tuple[Cell, Totals]:
+    """A cell of the hourly roll-up and what is in it, of a row of its columns."""
     hour_us, key_id, model, basis, *rest = row
     # Postgres sums to a decimal, and to null where every value is null.
     requests, a, b, c, d, e, ka, kb, kc, kd, ke = (int(value or 0) for value in rest)

@@ -1,0 +1,176 @@
+"""All that the ledger knows of one request: its events, attempts, price, and where it counts."""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import select
+
+from ledger.clock import to_us
+from ledger.events import BUCKETS, Event, RequestRejected
+from ledger.folds.attempts import AttemptRow
+from ledger.folds.book import Book, Price, price_at
+from ledger.folds.cost import Cost, cost_of
+from ledger.folds.requests import RequestRow
+from ledger.folds.usage import Cell, Totals, contribution
+from ledger.sql import checks, tables
+from ledger.sql.attempts import attempts_of
+from ledger.sql.bill import BillLine, bill, load_prices
+from ledger.sql.intake import REGISTRY
+from ledger.sql.projections import MAIN, request_rows
+from ledger.sql.rows import EVENT_COLUMNS, event_of, request_of
+from ledger.sql.session import ReadSession
+
+PREFIX_MIN = 6
+"""Letters of an id that are needed before ids that begin with them are offered."""
+
+NEAR_MAX = 3
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """One request.
+
+    `events` stand in the order in which they happened; `aside` are those of it that were set aside,
+    with the reason. `price` is what its tokens are priced by and `price_event` the event that
+    published it. `cell` is the cell of the hourly roll-up in which it counts with what that holds,
+    and `line` the finest line of its month's bill; both are null while it is open. `retries` are
+    the other requests to which the client gave the same id, by the time of acceptance.
+    """
+
+    request: RequestRow
+    events: list[Event]
+    aside: list[tuple[str, str]]
+    attempts: list[AttemptRow]
+    price: Price | None
+    price_event: Event | None
+    cost: Cost
+    cell: tuple[Cell, Totals] | None
+    line: BillLine | None
+    retries: list[RequestRow]
+
+
+def explain(read: ReadSession, request_id: str) -> Explained | None:
+    """The request of that id; null if the ledger has none."""
+    row = request_rows(read, MAIN, [request_id]).get(request_id)
+    if row is None:
+        return None
+    price = None
+    if row.model is not None and row.accepted_at is not None:
+        price = price_at(Book(prices=load_prices(read)), row.model, row.accepted_at)
+    counts = dict(zip(BUCKETS, row.usage.counts(), strict=True))
+    cost = cost_of(counts, price) if row.billed else Cost(None, None)
+    return Explained(
+        request=row,
+        events=events_of(read, request_id),
+        aside=_aside(read, request_id),
+        attempts=attempts_of(read, request_id),
+        price=price,
+        price_event=None if price is None else _price_event(read, price),
+        cost=cost,
+        cell=_cell_of(read, row),
+        line=_line_of(read, row, cost),
+        retries=_retries(read, row),
+    )
+
+
+def events_of(read: ReadSession, request_id: str) -> list[Event]:
+    """The stored events of one request, in the order in which they happened."""
+    column = tables.events.c.id
+    # Its ids begin with its own id and a slash; "0" is the character behind the slash.
+    within = (column > f"{request_id}/", column < f"{request_id}0")
+    found = [event_of(row) for row in read.rows(select(*EVENT_COLUMNS).where(*within))]
+    return sorted(found, key=lambda event: (event.time, event.source, event.sequence))
+
+
+def refusal_of(read: ReadSession, request_id: str) -> Event | None:
+    """The event that says that a request of that id was refused; null if there is none."""
+    found = checks.event_with_id(read, f"{request_id}/rejected")
+    return found if found is not None and found.type == RequestRejected.TYPE else None
+
+
+def requests_of_client(read: ReadSession, client_request: str) -> list[RequestRow]:
+    """The requests to which a client gave the id that hashes to `client_request`, oldest first."""
+    table = tables.requests
+    rows = read.rows(
+        select(*table.columns)
+        .where(table.c.client_request == client_request)
+        .order_by(table.c.accepted_us, table.c.request_id)
+    )
+    return [request_of(row) for row in rows]
+
+
+def near(read: ReadSession, text: str) -> list[str]:
+    """Ids of requests that begin with `text`, at most `NEAR_MAX`; none for a short text."""
+    column = tables.requests.c.request_id
+    if len(text) < PREFIX_MIN:
+        return []
+    begins = (column >= text, column < text[:-1] + chr(ord(text[-1]) + 1))
+    rows = read.rows(select(column).where(*begins).order_by(column).limit(NEAR_MAX))
+    return [row.request_id for row in rows]
+
+
+def _aside(read: ReadSession, request_id: str) -> list[tuple[str, str]]:
+    table = tables.conflicts
+    within = (table.c.id > f"{request_id}/", table.c.id < f"{request_id}0")
+    rows = read.rows(
+        select(table.c.source, table.c.sequence, table.c.id, table.c.reason).where(*within)
+    )
+    return [(f"{row.source}:{row.sequence} ({row.id})", row.reason) for row in rows]
+
+
+def _price_event(read: ReadSession, price: Price) -> Event | None:
+    found = read.rows(
+        select(*EVENT_COLUMNS).where(
+            tables.events.c.topic == REGISTRY, tables.events.c.id == price.price_id
+        )
+    )
+    return event_of(found[0]) if found else None
+
+
+def _cell_of(read: ReadSession, row: RequestRow) -> tuple[Cell, Totals] | None:
+    counted = contribution(row)
+    if counted is None:
+        return None
+    cell, table = counted[0], tables.usage_hourly
+    rows = read.rows(
+        select(table).where(
+            table.c.hour_us == to_us(cell.hour),
+            table.c.key_id == cell.key_id,
+            table.c.model == cell.model,
+            table.c.basis == cell.basis,
+        )
+    )
+    return checks.cell_of_row(rows[0]) if rows else None
+
+
+def _line_of(read: ReadSession, row: RequestRow, cost: Cost) -> BillLine | None:
+    if not row.billed or row.accepted_at is None:
+        return None
+    lines = [
+        line
+        for line in bill(read, f"{row.accepted_at:%Y-%m}", ("key", "model", "day"))
+        if (line.key_id, line.model, line.basis) == (row.key_id, row.model, row.basis)
+        and line.day == f"{row.accepted_at:%Y-%m-%d}"
+    ]
+    # A line holds all that was used at one price; a bucket without a price leaves it without cost.
+    return _likeliest(lines, cost)
+
+
+def _likeliest(lines: Sequence[BillLine], cost: Cost) -> BillLine | None:
+    for line in lines:
+        if line.currency == cost.currency and (line.cost is None) == (cost.pico is None):
+            return line
+    for line in lines:
+        if line.currency == cost.currency:
+            return line
+    return lines[0] if lines else None
+
+
+def _retries(read: ReadSession, row: RequestRow) -> list[RequestRow]:
+    if row.client_request is None:
+        return []
+    found = requests_of_client(read, row.client_request)
+    return [
+        other
+        for other in found
+        if other.request_id != row.request_id and other.key_id == row.key_id
+    ]
