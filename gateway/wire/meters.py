@@ -1,5 +1,6 @@
 """The meter for a streamed answer, by its endpoint and by what is asked of its engine. Pure."""
 
+from gateway.wire.choices import ChoicesMeter
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.metering import Meter
 from gateway.wire.named import METERS
@@ -18,4 +19,6 @@ def make_meter(endpoint: Endpoint, wish: Asked, engine: Engine) -> Meter:
         return StreamMeter(wish, engine, chat=True)
     if dialect in METERS:
         return METERS[dialect]()
+    if wish.answers * wish.prompts > 1:
+        return ChoicesMeter(wish, engine, chat=dialect != "text")
     return StreamMeter(wish, engine, chat=dialect != "text")

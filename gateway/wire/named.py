@@ -37,10 +37,13 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
 
 
+_NULL: Final = msgspec.Raw(b"null")
+
+
 class _Whole(msgspec.Struct):
     """A response or a message inside an event."""
 
-    usage: msgspec.Raw | None = None
+    usage: msgspec.Raw = _NULL
 
 
 class _Event(msgspec.Struct):
@@ -48,8 +51,8 @@ class _Event(msgspec.Struct):
     delta: str | _Delta | None = None
     response: _Whole | None = None
     message: _Whole | str | None = None
-    usage: msgspec.Raw | None = None
-    timings: msgspec.Raw | None = None
+    usage: msgspec.Raw = _NULL
+    timings: msgspec.Raw = _NULL
     choices: list[_Choice] | None = None
 
 
@@ -200,11 +203,12 @@ class ResponsesMeter(NamedMeter):
             # Where the thoughts themselves are told, the summary repeats them.
             self.chunks += bool(event.delta) and not self._thought
         elif kind in _RESPONSE_ENDS:
-            if event.response is not None and (raw := event.response.usage) is not None:
+            if event.response is not None:
+                raw = event.response.usage
                 self._say(raw, usage_from_in_out(raw), final=True)
             self._complete = True
             return
-        if event.timings is not None:
+        if event.timings is not _NULL:
             # llama.cpp's, for who asked for them: the only running count of this kind of stream.
             self._say(event.timings, usage_from_timings(event.timings), final=False)
 
@@ -212,33 +216,22 @@ class ResponsesMeter(NamedMeter):
 class MessagesMeter(NamedMeter):
     """Of `/v1/messages`: the input stands in the first event, the output in the last but one."""
 
-    __slots__ = ("_out_said",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._out_said = False
+    __slots__ = ()
 
     @property
     def covered(self) -> bool:
         """True if input and output are known and nothing came after them."""
         usage = self._usage
-        return (
-            self._out_said
-            and usage is not None
-            and usage.uncached_in is not None
-            and self._chunks_said == self.chunks
-        )
+        known = usage is not None and None not in (usage.uncached_in, usage.other_out)
+        return known and super().covered
 
     def counted(self) -> tuple[Basis, Usage]:
-        """As of all meters; what `message_start` said of the output is no count of it."""
-        usage = self._usage
-        if usage is None or self.covered:
-            return super().counted()
-        if self._out_said:
+        """As of all meters, but that one half of a usage is no report yet."""
+        basis, usage = super().counted()
+        if basis in ("reported", "running") and not self.covered:
             out = (usage.other_out or 0) + self.chunks - self._chunks_said
-        else:
-            out = self.chunks
-        return "counted", msgspec.structs.replace(usage, reasoning_out=None, other_out=out)
+            return "counted", msgspec.structs.replace(usage, other_out=out)
+        return basis, usage
 
     def _seen(self, event: _Event) -> None:
         kind, delta = event.type, event.delta
@@ -246,16 +239,17 @@ class MessagesMeter(NamedMeter):
             self.chunks += bool(delta.text or delta.thinking or delta.partial_json)
         elif kind == "message_start" and isinstance(event.message, _Whole):
             raw = event.message.usage
-            if raw is not None:
-                self._say(raw, usage_from_messages(raw), final=False)
-        elif kind == "message_delta" and event.usage is not None:
+            usage = usage_from_messages(raw)
+            if usage is not None:
+                # What it says of the output is said before there is any.
+                usage = msgspec.structs.replace(usage, reasoning_out=None, other_out=None)
+            self._say(raw, usage, final=False)
+        elif kind == "message_delta":
             ends = isinstance(delta, _Delta) and delta.stop_reason is not None
-            usage = usage_from_messages(event.usage, self._usage)
-            self._out_said = self._out_said or usage is not None
-            self._say(event.usage, usage, final=ends)
+            self._say(event.usage, usage_from_messages(event.usage, self._usage), final=ends)
         elif kind == "message_stop":
             self._complete = True
-            self._final = self._final or self._out_said
+            self._final = self._final or self.covered
 
 
 class TranscriptionMeter(NamedMeter):
@@ -267,14 +261,12 @@ class TranscriptionMeter(NamedMeter):
         if event.type == "transcript.text.delta":
             self.chunks += bool(event.delta)
         elif event.type == "transcript.text.done":
-            if event.usage is not None:
-                self._say(event.usage, usage_from_in_out(event.usage), final=True)
+            self._say(event.usage, usage_from_in_out(event.usage), final=True)
             self._complete = True
         elif event.choices is not None:
             for choice in event.choices:
                 self.chunks += bool(choice.delta and choice.delta.content)
-            if event.usage is not None:
-                self._say(event.usage, usage_from(event.usage), final=not event.choices)
+            self._say(event.usage, usage_from(event.usage), final=not event.choices)
 
 
 class SpeechMeter(NamedMeter):
@@ -290,8 +282,7 @@ class SpeechMeter(NamedMeter):
         if event.type == "speech.audio.delta":
             self.chunks += 1
         elif event.type == "speech.audio.done":
-            if event.usage is not None:
-                self._say(event.usage, usage_from_in_out(event.usage), final=True)
+            self._say(event.usage, usage_from_in_out(event.usage), final=True)
             self._complete = True
 
 

@@ -23,7 +23,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     `model`: empty if it was left out where that is allowed. `usage`: wants the usage chunk;
     `continuous`: usage on every chunk; `timings`: llama.cpp's. `own`: the body names a field that
-    the gateway may have to add, with whatever value.
+    the gateway may have to add, with whatever value. `answers`: how many to each of `prompts`.
     """
 
     model: str
@@ -33,6 +33,8 @@ class Asked(msgspec.Struct, frozen=True):
     timings: bool
     held_out: int | None
     own: bool = False
+    answers: int = 1
+    prompts: int = 1
 
 
 class _StreamOptions(msgspec.Struct):
@@ -49,6 +51,8 @@ class _Body(msgspec.Struct):
     max_tokens: object = None
     max_completion_tokens: object = None
     n: object = None
+    n_cmpl: object = None  # llama.cpp's own name
+    prompt: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Other(msgspec.Struct):
@@ -68,6 +72,7 @@ _Read = TypeVar("_Read", _Body, _Other)
 _decoder = msgspec.json.Decoder(_Body)
 _other = msgspec.json.Decoder(_Other)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 _MODEL_CHARACTERS_MAX = 256
 """A model's name stands on events and bill lines; no engine needs a longer one."""
@@ -94,7 +99,31 @@ def asked(
         held_out=_held(limit, found.n),
         own=found.stream_options is not msgspec.UNSET
         or found.timings_per_token is not msgspec.UNSET,
+        answers=1 if found.n is None and found.n_cmpl is None else _answers(found.n, found.n_cmpl),
+        prompts=1 if endpoint is CHAT else _prompts(found.prompt),
     )
+
+
+def _answers(*said: object) -> int:
+    """How many answers a backend may read out of `n`; vLLM takes a text of digits for a number."""
+    counts = [1]
+    for count in said:
+        if isinstance(count, str) and count.strip().isdecimal() and len(count) < 16:
+            count = int(count)
+        if isinstance(count, int | float) and 1 < count < COUNT_MAX:
+            counts.append(int(count))
+    return max(counts)
+
+
+def _prompts(prompt: msgspec.Raw) -> int:
+    """How many prompts a text completion has: a list of them, unless it is one prompt as tokens."""
+    said = bytes(prompt)
+    if not said.startswith(b"["):
+        return 1
+    parts = _list.decode(said)
+    # llama.cpp takes texts and tokens mixed for one prompt.
+    tokens = any(bytes(part)[:1] not in (b'"', b"[", b"{") for part in parts)
+    return 1 if tokens else max(1, len(parts))
 
 
 def _asked_other(body: bytes, endpoint: Endpoint) -> Asked:

@@ -25,7 +25,7 @@ class _Part(msgspec.Struct):
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None
-    input: msgspec.Raw | None = None
+    input: msgspec.Raw = msgspec.Raw(b"{}")
     partial_json: str | None = None
     name: str | None = None
 
@@ -179,9 +179,10 @@ def _of_messages(data: bytes) -> Iterator[_Text]:
     for part in (event.delta, event.content_block, *(event.content or ())):
         if part is None:
             continue
-        whole = bytes(part.input).decode() if part.input and bytes(part.input) != b"{}" else None
+        # A stream begins a call with an empty input, and sends what it is in pieces.
+        whole = bytes(part.input).decode()
         yield 0, part.thinking, part.text
-        yield 0, None, (part.name or "") + (part.partial_json or whole or "")
+        yield 0, None, (part.name or "") + (part.partial_json or whole.removeprefix("{}"))
 
 
 def _of_sound(data: bytes) -> Iterator[_Text]:

@@ -64,6 +64,10 @@ class _Answer(msgspec.Struct):
     usage: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class _Answers(msgspec.Struct):
+    choices: list[msgspec.Raw] = []
+
+
 class _Ranked(msgspec.Struct):
     """SGLang's ranking is a bare list; each pair of query and document says its own tokens."""
 
@@ -76,6 +80,7 @@ _in_out = msgspec.json.Decoder(_InOut)
 _messages = msgspec.json.Decoder(_Messages)
 _timings = msgspec.json.Decoder(_Timings)
 _answer = msgspec.json.Decoder(_Answer)
+_answers = msgspec.json.Decoder(_Answers)
 _ranked = msgspec.json.Decoder(list[_Ranked])
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -175,7 +180,10 @@ def usage_from_timings(raw: bytes | msgspec.Raw) -> Usage | None:
 def usage_of_answer(
     body: bytes, endpoint: Endpoint = CHAT, engine: Engine = "openai"
 ) -> Usage | None:
-    """The buckets of a whole, not streamed answer of `endpoint`; null if it carries no usage."""
+    """The buckets of a whole, not streamed answer of `endpoint`; null if it carries no usage.
+
+    Of several answers in one llama.cpp tells only what the first has, which is no usage of all.
+    """
     if endpoint.found == "nothing_generated":
         return NOTHING_USED
     try:
@@ -189,6 +197,8 @@ def usage_of_answer(
         return None if usage is None or None in usage.counts() else usage
     if endpoint.dialect in ("responses", "transcription", "speech"):
         return usage_from_in_out(raw)
+    if engine == "llamacpp" and len(_answers.decode(body).choices) > 1:
+        return None
     return usage_from(raw)
 
 
