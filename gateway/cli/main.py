@@ -24,6 +24,7 @@ VERBS: Final = {
     "export": "gateway.cli.export",
     "query": "gateway.cli.query",
     "audit": "gateway.cli.audit",
+    "reconcile": "gateway.cli.reconcile",
     "rebuild": "gateway.cli.rebuild",
     "spool": "gateway.cli.spool",
     "sources": "gateway.cli.sources",

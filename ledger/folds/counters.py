@@ -30,7 +30,10 @@ SAME_START: Final = timedelta(seconds=2)
 """Two starts of a process so near are the same: engines write it as a float of seconds."""
 
 HOLE: Final = timedelta(minutes=5)
-"""Where one gateway read nothing for so long, what another one read is taken in."""
+"""Where one gateway read nothing for twice so long, what another one read is taken in."""
+
+APART: Final = timedelta(seconds=10)
+"""By less than this the clocks of two gateways differ, where one follows on the other."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +196,10 @@ COUNTINGS: Final = (
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's counters as `gateway` read them `at` a moment; `fault`: why there are none."""
+    """An engine's counters as `gateway` read them `at` a moment; `fault`: why there are none.
+
+    Every life of a gateway is a gateway of its own here: two machines may have the same name.
+    """
 
     at: datetime
     gateway: str
@@ -268,14 +274,14 @@ def _filled(line: Sequence[Reading], more: Sequence[Reading]) -> Iterator[Readin
     if not line:
         yield from more
         return
-    left = [reading for reading in more if reading.at < line[0].at - HOLE]
+    left = [reading for reading in more if reading.at < line[0].at - APART]
     yield from left
     for one, other in pairwise(line):
         yield one
         if other.at - one.at > 2 * HOLE:
             yield from (r for r in more if one.at + HOLE < r.at < other.at - HOLE)
     yield line[-1]
-    yield from (reading for reading in more if reading.at > line[-1].at + HOLE)
+    yield from (reading for reading in more if reading.at > line[-1].at + APART)
 
 
 def moved(line: Sequence[Reading]) -> Moved:

@@ -122,7 +122,7 @@ def _read_backends(
 
 def _readings(read: ReadSession, backend: str, since: datetime, until: datetime) -> list[Reading]:
     table = tables.counters
-    columns = [table.c.at_us, table.c.gateway, table.c.counters]
+    columns = [table.c.at_us, table.c.gateway, table.c.source, table.c.counters]
     columns += [table.c.process_started_us, table.c.fault]
     within = table.c.at_us.between(to_us(since - NEAR), to_us(until + NEAR))
     found = read.rows(
@@ -131,12 +131,12 @@ def _readings(read: ReadSession, backend: str, since: datetime, until: datetime)
     return [
         Reading(
             at=from_us(at_us),
-            gateway=gateway,
+            gateway=f"{gateway} {source}",
             counters=msgspec.json.decode(counters, type=dict[str, int]),
             process_started=None if started is None else from_us(started),
             fault=fault,
         )
-        for at_us, gateway, counters, started, fault in found
+        for at_us, gateway, source, counters, started, fault in found
     ]
 
 

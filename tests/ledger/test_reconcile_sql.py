@@ -83,8 +83,9 @@ def story(seed: int) -> list[Draft]:
             told.append((seconds + 2, a, b, c))
     for number in range(120):
         when = 60.0 * number
-        total = [sum(one[side] for one in told if one[0] <= when) for side in (1, 2, 3)]
-        drafts.append(read_at(number + 1, when, *total))
+        done = [one for one in told if one[0] <= when]
+        a, b, c = sum(o[1] for o in done), sum(o[2] for o in done), sum(o[3] for o in done)
+        drafts.append(read_at(number + 1, when, a, b, c))
     return drafts
 
 
