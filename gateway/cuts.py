@@ -101,7 +101,7 @@ def bettered(known: Usage, tokenized: Usage | None, chunks: int) -> tuple[Basis,
     each of them held at least one token, while a text may be written with fewer tokens than it was
     produced with.
     """
-    if tokenized is None or not tokenized.known:
+    if tokenized is None or not any(tokenized.counts()):
         return None
     said_input = known.uncached_in is not None
     reasoning, other = tokenized.reasoning_out, tokenized.other_out

@@ -38,6 +38,9 @@ ATTEMPTS_MAX = 2
 """A failure before the first byte is tried once on another backend, and not more: a request that
 fails two servers is more likely to be at fault itself."""
 
+SAY_SECONDS_MAX = 5.0
+"""How long a client may take to read that its answer failed."""
+
 NO_END = "the stream ended without its closing event"
 """The reason of an answer that came to a clean end and did not say so itself."""
 
@@ -348,6 +351,8 @@ class Relay:
                 call.sending = True
                 await reply.body(passed, more=True)
                 call.sending = False
+            if meter.fault is not None and call.finished:
+                break
         rest = _veiled(meter.rest(), call)
         if not call.finished:
             await self._end_stream(call, answer)
@@ -412,7 +417,7 @@ class Relay:
         if call.finished:
             # All of it was passed on; only the backend did not end what it had finished.
             if call.meter is not None:
-                await reply.body(b"", more=False)
+                await self._say(call, reply, b"", more=False)
             return
         words = f"The answer was cut: {policy.reason}."
         late = policy.outcome == "timeout"
@@ -438,9 +443,23 @@ class Relay:
             await self._ends.cut(call, cause, more)
             raise error
         if call.meter is not None and not call.client_left:
-            await reply.body(error.event(call.endpoint.errors, call.request_id), more=True)
+            event = error.event(call.endpoint.errors, call.request_id)
+            await self._say(call, reply, event, more=True)
         await self._ends.cut(call, cause, more)
-        await reply.body(b"", more=False)
+        await self._say(call, reply, b"", more=False)
+
+    async def _say(self, call: Call, reply: Reply, data: bytes, *, more: bool) -> None:
+        """Tell the client of a failure, for a while: a client that does not read, and a server that
+        stops, must not keep the end of the request from being written."""
+        call.ending = True
+        try:
+            async with asyncio.timeout(SAY_SECONDS_MAX):
+                await reply.body(data, more=more)
+        except TimeoutError:
+            log.info("request %s: its client did not read that it failed", call.request_id)
+        except asyncio.CancelledError:
+            assert call.task is not None, "a call is served by a task"
+            call.task.uncancel()
 
 
 def _veiled(data: bytes, call: Call) -> bytes:

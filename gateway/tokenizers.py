@@ -74,16 +74,17 @@ class Tokenizers:
             backend.engine,
             streamed=call.meter is not None,
         )
+        lacking = False
         try:
             query: Query = next(asking)
             while True:
                 status, answer = await self._client.fetch(
                     backend, query.path, seconds=SECONDS_MAX, body=query.body
                 )
-                if status in _NO_TOKENIZER:
-                    until = self._clock.monotonic() + FORGET_SECONDS
-                    self._lacking[backend.backend_id] = until
+                lacking |= status in _NO_TOKENIZER
                 query = asking.send((status, answer))
         except StopIteration as ended:
             found: Usage | None = ended.value
-            return found
+        if found is None and lacking:
+            self._lacking[backend.backend_id] = self._clock.monotonic() + FORGET_SECONDS
+        return found

@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import relay
 from gateway.backends.port import BackendFailed
 from gateway.cuts import DRAINED, POLICIES, Cause, Cut, bettered, billed, wants_tokens
 from gateway.errors import ApiError
 from gateway.keeping import ALL_BYTES_MAX, STREAM_BYTES_MAX, Allowance, Kept
 from ledger.events import Usage
 from ledger.events.requests import Outcome
-from tests.gateway.desk import BODY, PLAIN, Desk, ScriptedAnswer, ScriptedClient, Step
+from tests.gateway.desk import Desk, ScriptedAnswer, ScriptedClient, Step
 from tests.gateway.test_relay import DONE, LOST, REPORTED, USAGE, chunk
 
+BODY = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+PLAIN = BODY.replace(b"true", b"false")
 TOKENS = b'{"count":5,"tokens":[1,2,3,4,5]}'
 """What a tokenizer says, whatever it is asked."""
 
@@ -45,7 +48,7 @@ def test_a_tokenizer_never_takes_away_what_was_counted(
 ) -> None:
     better = bettered(known, found, chunks)
     if better is None:
-        assert found is None or not found.known
+        assert found is None or not any(found.counts())
         return
     basis, usage = better
     assert basis == "tokenized"
@@ -88,8 +91,8 @@ async def cut_at(desk: Desk, cause: str, body: bytes = BODY) -> tuple[str, str |
 
 
 ROLE = chunk("")
-PROMPT_ONLY = Usage(uncached_in=5, other_out=0)
-PROMPT_AND_TEXT = Usage(uncached_in=5, other_out=5)
+PROMPT_ONLY = Usage(uncached_in=5, reasoning_out=0, other_out=0)
+PROMPT_AND_TEXT = Usage(uncached_in=5, reasoning_out=0, other_out=5)
 NOTHING = Usage()
 
 
@@ -133,7 +136,7 @@ async def test_the_policy_of_each_cause_at_each_point(
     said = await cut_at(desk, cause)
     assert (said[0], said[2]) == (outcome, basis)
     # Nine chunks are nine tokens at least, whatever a tokenizer makes of their text.
-    assert said[3] == (usage or Usage(uncached_in=5, other_out=9))
+    assert said[3] == (usage or Usage(uncached_in=5, reasoning_out=0, other_out=9))
     assert (said[1] is None) == (outcome == "completed" and DONE in steps)
     assert bool(client.asked) == (basis == "tokenized")
 
@@ -160,7 +163,7 @@ async def test_the_slot_is_free_and_the_client_knows_before_the_tokenizer_has_an
     client.fetch = slow  # type: ignore[method-assign]
     desk = Desk(client, limits={"total_seconds": 10})
     desk.pool.backends["b-1"].up = True
-    task = desk.begin()
+    task = desk.begin(BODY)
     await desk.settle()
     assert desk.pool.backends["b-1"].in_flight == 0
     assert b'"error"' in desk.reply.sent
@@ -187,7 +190,7 @@ async def test_a_stop_while_the_tokenizer_is_asked_leaves_what_was_counted() -> 
     client.fetch = never  # type: ignore[method-assign]
     desk = Desk(client)
     desk.pool.backends["b-1"].up = True
-    task = desk.begin()
+    task = desk.begin(BODY)
     await desk.settle()
     task.cancel()
     await task
@@ -219,12 +222,12 @@ async def test_a_backend_without_a_tokenizer_is_not_asked_again_and_another_of_i
     for backend in desk.pool.backends.values():
         backend.up = True
     desk.pool.backends["b-2"].in_flight = 99  # so that the first one is chosen
-    await desk.begin()
+    await desk.begin(BODY)
     assert desk.last().basis == "counted"
     first = asked.count("b-1")
     assert first
-    task = desk.begin()
-    await task
+    desk.reply.status, desk.reply.ended = None, False
+    await desk.begin(BODY)
     assert desk.last().basis == "tokenized"
     assert asked.count("b-1") == first
 
@@ -265,7 +268,7 @@ async def test_what_ends_a_drained_answer_early_bills_as_for_one_who_left() -> N
         drain_to_end=["m"],
         limits={"between_chunks_seconds": 3},
     )
-    task = desk.begin()
+    task = desk.begin(BODY)
     await desk.settle()
     assert desk.call is not None
     desk.relay.client_gone(desk.call)
@@ -282,7 +285,7 @@ async def test_a_backend_that_breaks_off_a_drained_answer_bills_as_for_one_who_l
     gate = asyncio.Event()
     broken = BackendFailed("lost", "the connection broke")
     desk = Desk(ScriptedClient(ScriptedAnswer(gate, broken)), drain_to_end=["m"])
-    task = desk.begin()
+    task = desk.begin(BODY)
     await desk.settle()
     assert desk.call is not None
     desk.relay.client_gone(desk.call)
@@ -313,7 +316,7 @@ async def test_nothing_is_kept_of_a_stream_whose_engine_counts_as_it_goes() -> N
     gate = asyncio.Event()
     running = chunk("a", usage={"prompt_tokens": 9, "completion_tokens": 1})
     desk = Desk(ScriptedClient(ScriptedAnswer(running, gate, USAGE + DONE)), engine="vllm")
-    task = desk.begin()
+    task = desk.begin(BODY)
     await desk.settle()
     assert desk.call is not None
     assert desk.call.kept is not None
@@ -321,3 +324,30 @@ async def test_nothing_is_kept_of_a_stream_whose_engine_counts_as_it_goes() -> N
     gate.set()
     await task
     assert desk.relay._allowance.left == ALL_BYTES_MAX
+
+
+@pytest.mark.parametrize("ends", ["never", "server stops", "client leaves"])
+async def test_a_client_that_does_not_read_that_it_failed_keeps_no_end_from_being_written(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "SAY_SECONDS_MAX", 0.05)
+    desk = Desk(ScriptedClient(ScriptedAnswer(chunk("a"), LOST)))
+    send, saying = desk.reply.body, asyncio.Event()
+
+    async def stuck(data: bytes, *, more: bool) -> None:
+        if b"error" in data:
+            saying.set()
+            await asyncio.Event().wait()
+        await send(data, more=more)
+
+    desk.reply.body = stuck  # type: ignore[method-assign]
+    task = desk.begin(BODY)
+    await saying.wait()
+    assert desk.call is not None
+    if ends == "server stops":
+        task.cancel()
+    elif ends == "client leaves":
+        desk.relay.client_gone(desk.call)
+    await task
+    assert (desk.last().outcome, desk.last().basis) == ("backend_lost", "counted")
+    assert desk.reply.ended
