@@ -10,12 +10,16 @@ class Meter(Protocol):
 
     `chunks` counts the pieces of text (or sound) that were seen; it never exceeds the tokens that
     were produced. `raw` is the usage as it was last said, unparsed, null before the first: a change
-    of it is news to tell. `fault` is what the backend said of an error inside its stream.
+    of it is news to tell.
     """
 
     chunks: int
     raw: bytes | None
-    fault: str | None
+
+    @property
+    def fault(self) -> str | None:
+        """What the backend said of an error inside its stream, null if it said nothing of one."""
+        ...
 
     @property
     def complete(self) -> bool:

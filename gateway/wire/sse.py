@@ -46,8 +46,7 @@ class StreamMeter:
     """Meters one streamed answer. Feed it what the backend sends, in order, and pass on the rest.
 
     `chunks` counts those that carried text, so it never exceeds the tokens that were produced.
-    `raw` is the usage as it was last said, unparsed: a change of it is news to tell. `fault` is
-    what the backend said of an error inside the stream.
+    `raw` is the usage as it was last said, unparsed: a change of it is news to tell.
     """
 
     __slots__ = (
@@ -56,8 +55,10 @@ class StreamMeter:
         "_believed",
         "_chunks_said",
         "_complete",
+        "_fault",
         "_final",
         "_finishes",
+        "_latest",
         "_main_text",
         "_separator",
         "_spaced",
@@ -68,7 +69,6 @@ class StreamMeter:
         "_unread",
         "_wanted",
         "chunks",
-        "fault",
         "raw",
     )
 
@@ -93,7 +93,8 @@ class StreamMeter:
         self._chunks_said = 0  # the chunks that the usage takes in
         self._believed = False
         self._took = False  # true while an event with usage was just read
-        self.fault: str | None = None
+        self._fault: str | None = None
+        self._latest = b""  # with text, and not yet looked through for an error
 
     @property
     def complete(self) -> bool:
@@ -104,6 +105,21 @@ class StreamMeter:
     def covered(self) -> bool:
         """True if the usage said so far takes in all that was seen."""
         return self._believed and self._chunks_said == self.chunks
+
+    @property
+    def fault(self) -> str | None:
+        """What the backend said of an error inside the stream."""
+        self._look_for_fault(b"")
+        return self._fault
+
+    def _look_for_fault(self, block: bytes) -> None:
+        """An error ends a stream, but for `[DONE]`: so it is in the last events with text, or in
+        some without, and looking for it costs the stream nothing."""
+        for one in (self._latest, block):
+            if one.find(_ERROR) >= 0 or one.startswith(b"error:"):
+                for line in one.split(b"\n"):
+                    self._fault = fault_of_line(line) or self._fault
+        self._latest = b""
 
     def usage(self) -> Usage | None:
         """The usage as the engine last said it; null if it said none that can be believed."""
@@ -189,10 +205,11 @@ class StreamMeter:
             if first >= 0:
                 self._spaced = _SPACED_HEAD.match(block, first) is not None
         seen = _SPACED.sub(rb"\1:", block) if self._spaced else block
-        self.chunks += self._texts(seen)
-        if block.rfind(_ERROR) >= 0 or block.startswith(b"error:"):
-            for line in block.split(b"\n"):
-                self.fault = fault_of_line(line) or self.fault
+        if texts := self._texts(seen):
+            self.chunks += texts
+            self._latest = block
+        else:
+            self._look_for_fault(block)
         # Searching from the end is several times faster, and what ends a stream is at the end.
         if block.rfind(b"[DONE]") >= 0 and not self._complete:
             self._complete = block.startswith(_DONE) or any(
@@ -247,8 +264,8 @@ class StreamMeter:
             # Who says it right once is believed to go on so; `counted` looks at every one.
             self._believed = usage_from(self.raw) is not None
         # Nearly always nothing comes after the last chunk with usage.
-        later = part[end + 3 :]
-        self._chunks_said = self.chunks - (self._texts(later) if later else 0)
+        later = 0 if end + 3 == len(part) else self._texts(part[end + 3 :])
+        self._chunks_said = self.chunks - later
         return stripped
 
     def _one_by_one(self, block: bytes) -> bytes:
