@@ -88,6 +88,12 @@ class GatewayCollector(Collector):
             ("backend",),
             (((backend,), count) for backend, count in stats.scrapes_failed.items()),
         )
+        yield _counter(
+            "tollbook_probe_failures",
+            "Probes of the gateway's own that had no answer.",
+            ("backend", "model"),
+            stats.probe_failures.items(),
+        )
         yield _histogram(
             "gen_ai_server_request_duration_seconds", "A whole request.", stats.duration
         )

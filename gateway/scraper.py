@@ -70,6 +70,8 @@ class Scraper:
         background."""
         await self._read_all(ANSWER_SECONDS_MAX)
         self._tasks = [asyncio.create_task(self._watch(one)) for one in self._backends]
+        for task in self._tasks:
+            task.add_done_callback(_say_why)
 
     async def stop(self) -> None:
         """End the background tasks and read once more: what is served is in these counters."""
@@ -127,6 +129,11 @@ class Scraper:
         except SpoolFailed as failed:
             # Requests meet the same disk, and are refused.
             log.error("%s could not be written: %s", name, failed)
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (fault := task.exception()) is not None:
+        log.error("counters of a backend are read no more", exc_info=fault)
 
 
 def _lacking(backend: Backend, status: int) -> str:

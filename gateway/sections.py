@@ -91,6 +91,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ),
         msgspec.Meta(ge=0, le=SECONDS_MAX),
     ] = 15.0
+    probe_seconds: Annotated[
+        float,
+        _is(
+            "How often each backend is asked for one token of each model that it lists, as a "
+            "request of the key key_system; 0: never.",
+            "seconds",
+        ),
+        msgspec.Meta(ge=0, le=SECONDS_MAX),
+    ] = 0.0
     drain_to_end: Annotated[
         tuple[str, ...],
         _is(

@@ -17,6 +17,7 @@ from gateway.http.doors import Desk
 from gateway.http.server import Server, make_server, serve
 from gateway.metrics import GatewayCollector, Gauges, render
 from gateway.observer import Observer
+from gateway.prober import Prober
 from gateway.registry import Registry
 from gateway.relay import Relay
 from gateway.scraper import Scraper
@@ -43,7 +44,10 @@ _LAG_POINTS_MAX = 86_400
 
 
 class Service:
-    """Everything in one serving process. Make it inside the running event loop."""
+    """Everything in one serving process. Make it inside the running event loop.
+
+    `leads`: it does what one of several processes is enough for.
+    """
 
     def __init__(
         self,
@@ -57,7 +61,7 @@ class Service:
         view_name: str,
         extra_missing: Callable[[], Iterable[str]] = tuple,
         *,
-        reads_counters: bool = True,
+        leads: bool = True,
     ) -> None:
         self._settings = settings
         self._journal = journal
@@ -67,7 +71,7 @@ class Service:
         self._extra_missing = extra_missing
         self._lag: deque[tuple[int, float]] = deque(maxlen=_LAG_POINTS_MAX)
         self._marks = 0
-        stats = Stats()
+        stats = self._stats = Stats()
         self._client = HttpClient(connect_seconds=settings.timeouts.connect_seconds)
         self._pool = Pool(list(backends), self._client)
         self._observer = Observer(view_name, self._pool.backends.values(), journal, clock)
@@ -78,7 +82,7 @@ class Service:
             journal,
             clock,
             stats,
-            seconds=settings.gateway.scrape_seconds if reads_counters else 0,
+            seconds=settings.gateway.scrape_seconds if leads else 0,
         )
         self.relay = Relay(
             journal,
@@ -89,6 +93,14 @@ class Service:
             stats,
             wait_durable=settings.spool.durability == "power",
             drain_to_end=settings.gateway.drain_to_end,
+        )
+        self._prober = Prober(
+            self.relay,
+            self._pool,
+            journal,
+            clock,
+            stats,
+            seconds=settings.gateway.probe_seconds if leads else 0,
         )
         self._desk = Desk(
             relay=self.relay,
@@ -115,11 +127,13 @@ class Service:
         self._registry.poll()
         beat = asyncio.create_task(self._beat())
         beat.add_done_callback(self._beat_ended)
+        self._prober.start()
         try:
             on_ready(self)
             await serve(self.server, door)
             await self._let_end()
         finally:
+            await self._prober.stop()
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
             self.relay.tick()
@@ -154,6 +168,7 @@ class Service:
 
     def _drain(self) -> None:
         self._desk.draining = True
+        self._prober.end()
 
     async def _let_end(self) -> None:
         """uvicorn has cancelled what outlived the grace; let it write its end."""
@@ -255,6 +270,13 @@ class Service:
                     label,
                     now - read_at,
                 )
+        for (backend_id, model), seconds in self._stats.probe_seconds.items():
+            yield (
+                "tollbook_probe_seconds",
+                "The last probe of the gateway's own, if it was answered.",
+                {"backend": backend_id, "model": model},
+                seconds,
+            )
         yield from self._registry.gauges()
         yield from self._extra_gauges()
 

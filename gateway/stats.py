@@ -43,6 +43,8 @@ class Stats:
         self.chunks = 0
         self.finish_delayed = 0
         self.scrapes_failed: Counter[str] = Counter()  # backend
+        self.probe_failures: Counter[tuple[str, str]] = Counter()  # (backend, model)
+        self.probe_seconds: dict[tuple[str, str], float] = {}  # the last one, if it was answered
         self.duration = Histogram(BOUNDS_SECONDS)
         self.first_token = Histogram(BOUNDS_SECONDS)
         self.overhead = Histogram(OVERHEAD_BOUNDS_SECONDS)

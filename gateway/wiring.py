@@ -193,8 +193,7 @@ def make_service(
         gauges,
         settings.gateway.name if number is None else f"{settings.gateway.name}#{number}",
         missing,
-        # One of several is enough: they all have the same backends.
-        reads_counters=number in (None, 0),
+        leads=number in (None, 0),
     )
 
 

@@ -20,7 +20,7 @@ from ledger.export.rows import FILE_COLUMNS, table_batches
 from ledger.sql import tables
 from ledger.sql.attempts import priced_attempts
 from ledger.sql.conservation import balances
-from ledger.sql.names import names_of
+from ledger.sql.names import key_names
 from ledger.sql.session import ReadSession
 
 Connection = duckdb.DuckDBPyConnection
@@ -57,7 +57,7 @@ def _table(
     """A view on one table of the ledger; `named` puts the key's name beside its id."""
 
     def fill(connection: Connection, read: ReadSession, _: Path) -> None:
-        names = names_of(read, "key") if named else {}
+        names = key_names(read) if named else {}
 
         def extra(values: c.Values) -> c.Values:
             return {c.KEY_NAME.name: [names.get(key_id) for key_id in values["key_id"]]}
@@ -75,7 +75,7 @@ def _fill_bill(connection: Connection, read: ReadSession, _: Path) -> None:
 
 
 def _fill_attempts(connection: Connection, read: ReadSession, _: Path) -> None:
-    names = names_of(read, "key")
+    names = key_names(read)
     batches = (attempts_batch(part, names) for part in priced_attempts(read))
     _pour(connection, "attempts", batches)
 

@@ -20,7 +20,7 @@ from ledger.folds.book import Book, Price, price_at
 from ledger.folds.cost import cost_of
 from ledger.folds.usage import ZERO, Totals, by_bucket
 from ledger.sql import tables
-from ledger.sql.names import names_of
+from ledger.sql.names import key_names
 from ledger.sql.rows import price_of
 from ledger.sql.session import ReadSession
 
@@ -111,7 +111,7 @@ def bill(
             # Priced by the day however it is grouped: coarse lines are the sums of fine ones.
             price = price_at(book, model, from_us(start))
             add_usage(sums, grouped(by, key_id, model, day_us), basis, price, totals)
-    named = names_of(read, "key")
+    named = key_names(read)
     return sorted((line_of(group, total, named) for group, total in sums.items()), key=order)
 
 

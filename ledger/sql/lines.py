@@ -33,7 +33,7 @@ from ledger.sql.bill import (
     pieces,
 )
 from ledger.sql.explain import events_of
-from ledger.sql.names import names_of
+from ledger.sql.names import key_names
 from ledger.sql.rows import request_of
 from ledger.sql.session import ReadSession
 
@@ -84,6 +84,11 @@ class UnderLine(msgspec.Struct, frozen=True):
     requests: list[Under]
     total: int
 
+    @property
+    def equal(self) -> bool:
+        """True if both say the same."""
+        return self.said == self.added
+
 
 def under_line(read: ReadSession, wanted: LineOf, *, skip: int = 0, limit: int = 100) -> UnderLine:
     """The line `wanted`, its requests from the `skip`th on in the order of their acceptance, and
@@ -108,7 +113,7 @@ def under_line(read: ReadSession, wanted: LineOf, *, skip: int = 0, limit: int =
     for (start, key_id, model, basis, day_us), used in totals.items():
         price = price_at(book, model, from_us(start))
         add_usage(sums, grouped(wanted.by, key_id, model, day_us), basis, price, used)
-    named = names_of(read, "key")
+    named = key_names(read)
     return UnderLine(
         said=[line for line in bill(read, wanted.month, wanted.by) if wanted.has(line)],
         added=sorted((line_of(group, sum_, named) for group, sum_ in sums.items()), key=order),

@@ -1,14 +1,18 @@
 """Names of keys and backends: the one erasable table. No event, total or hash holds a name."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from sqlalchemy import delete, select
 
+from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.sql import tables
 from ledger.sql.session import ReadSession, WriteSession
 from ledger.sql.upsert import upsert
 
 Kind = Literal["key", "backend"]
+
+SYSTEM_NAME: Final = "system"
+"""Who the requests of a gateway's own are shown as."""
 
 
 def set_name(tx: WriteSession, kind: Kind, of: str, name: str) -> None:
@@ -21,6 +25,11 @@ def names_of(read: ReadSession, kind: Kind) -> dict[str, str]:
     table = tables.names
     found = read.rows(select(table.c.id, table.c.name).where(table.c.kind == kind))
     return {row.id: row.name for row in found}
+
+
+def key_names(read: ReadSession) -> dict[str, str]:
+    """The names of keys as they are shown: our own key has one that nobody gave it."""
+    return {SYSTEM_KEY_ID: SYSTEM_NAME} | names_of(read, "key")
 
 
 def erase_name(tx: WriteSession, kind: Kind, of: str) -> bool:
