@@ -92,17 +92,17 @@ def events(stream: bytes) -> list[Any]:
     return found
 
 
-def unasked(items: list[Any], plan: Plan) -> list[Any]:
-    """`items` without the usage that the gateway may have asked for on its own."""
-    wished = plan.body("")
-    usage = (wished.get("stream_options") or {}).get("include_usage") is True
+def unasked(items: list[Any]) -> list[Any]:
+    """`items` of a chat without any usage, and without events that hold nothing else: those may be
+    there because the gateway asked for them, or have been taken out by it."""
     kept = []
     for item in items:
-        if isinstance(item, dict) and not usage:
-            bare = not item.get("choices") and item.get("usage") is not None
-            if "choices" in item and bare:
+        if isinstance(item, dict) and "error" not in item and "type" not in item:
+            if not item.get("choices"):
                 continue
-        kept.append(_stripped(item) if isinstance(item, dict) and "choices" in item else item)
+            kept.append(_stripped(item))
+        else:
+            kept.append(item)
     return kept
 
 

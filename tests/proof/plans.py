@@ -149,6 +149,7 @@ def _script(dice: random.Random, path: str, engine: Engine) -> Script:
 
     chunks = dice.choice((1, 2, 3, 5, 9, 30))
     cached = rarely(1, 0.4)
+    big = rarely(dice.choice((64, 1024)), 0.04)
     return Script(
         chunks=chunks,
         per_chunk=dice.choice((1, 1, 1, 2, 5)),
@@ -156,8 +157,8 @@ def _script(dice: random.Random, path: str, engine: Engine) -> Script:
         written=rarely(1) if cached and path in (CHAT, MESSAGES) and engine == "fake" else 0,
         reasoning=rarely(dice.randrange(1, 4), 0.25) if path in (CHAT, RESPONSES, MESSAGES) else 0,
         per_write=dice.choice((1, 1, 2, 7)),
-        slice_bytes=rarely(dice.choice((1, 7, 64))) if chunks < 9 else 0,
-        big_kib=rarely(dice.choice((64, 1024)), 0.04) if path != SPEECH else 0,
+        slice_bytes=rarely(dice.choice((1, 7, 64))) if chunks < 9 and not big else 0,
+        big_kib=big if path != SPEECH else 0,
         packed=rarely(dice.choice((1, 2)), 0.1),
         usage=dice.choice((0, 0, 0, 1, 2, 3, 4)),
         wrong=rarely(dice.choice((1, 2, 3, 4)), 0.06) if path in (CHAT, TEXT) else 0,

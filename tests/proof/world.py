@@ -38,10 +38,12 @@ class Broken(msgspec.Struct):
         return f"  {self.plan.line()}\n    " + "\n    ".join(self.faults)
 
 
-class Played(msgspec.Struct):
-    """What came of some scripts."""
+class Played(msgspec.Struct, kw_only=True):
+    """What came of some scripts. `most_open` were in the backends' hands at once."""
 
     scripts: int
+    tokens: int
+    most_open: int
     bases: dict[str, int]
     outcomes: dict[str, int]
     broken: list[Broken]
@@ -50,7 +52,7 @@ class Played(msgspec.Struct):
         """One line for a person."""
         counts = ", ".join(f"{basis} {n}" for basis, n in sorted(self.bases.items()))
         ends = ", ".join(f"{name} {n}" for name, n in sorted(self.outcomes.items()))
-        return f"{self.scripts} scripts: {counts}; {ends}"
+        return f"{self.scripts} scripts, {self.tokens} tokens: {counts}; {ends}"
 
 
 class Stage:
@@ -61,6 +63,8 @@ class Stage:
     ) -> None:
         self.data, self.gateway, self.fakes, self.key = data, gateway, fakes, key
         self._tags = 0
+        self._open = 0
+        self.most_open = 0
 
     async def play(self, plans: Sequence[Plan], at_once: int = AT_ONCE) -> list[Case]:
         """Play all `plans`, `at_once` at a time, and read their rows."""
@@ -96,6 +100,8 @@ class Stage:
             await _soon(lambda: served() is not None)
 
         shown = direct(plan, 0)
+        self._open += 1
+        self.most_open = max(self.most_open, self._open)
         got = await play(
             plan,
             self.gateway.port,
@@ -104,6 +110,7 @@ class Stage:
             arrived=arrived,
             enough=lambda got: _enough(plan, shown, got),
         )
+        self._open -= 1
         found = served()
         assert found is not None, f"it never came to the backend: {plan.line()}: {got}"
         await _soon(lambda: found.end != "open")
@@ -205,7 +212,15 @@ async def prove(
         audit = await asyncio.to_thread(processes.tollbook, there.data, "audit", check=False)
         assert audit.returncode == 0, audit.stdout
         assert "Traceback" not in there.gateway.output()
-    played = Played(len(cases), {}, {}, broken)
+        most_open = there.most_open
+    played = Played(
+        scripts=len(cases),
+        tokens=sum(case.served.completion for case in cases),
+        most_open=most_open,
+        bases={},
+        outcomes={},
+        broken=broken,
+    )
     for case in cases:
         for found, name in ((played.bases, "basis"), (played.outcomes, "outcome")):
             found[case.row[name]] = found.get(case.row[name], 0) + 1

@@ -19,6 +19,7 @@ from tests.kill.place import Place, Rounds, Scenario
 from tests.kill.put_back import put_back
 from tests.kill.stop import sigterm
 from tests.kill.world import fleet
+from tests.proof.long import scripts
 
 SCENARIOS: dict[str, Scenario] = {
     "kill-gateway": kill_gateway,
@@ -33,6 +34,7 @@ SCENARIOS: dict[str, Scenario] = {
     "cluster-killed": cluster_killed,
     "cluster-servers": cluster_servers,
     "cluster-members": cluster_members,
+    "scripts": scripts,
 }
 
 ROUNDS_DEFAULT = 20
