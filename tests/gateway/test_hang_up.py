@@ -36,6 +36,8 @@ SLOW, LATE, SHORT, ONCE = "n600-i5000-c4", "d8000", "n4", "n1600-i5000"
 
 ENGINES: tuple[Engine, ...] = ("vllm", "llamacpp", "fake")
 PROMPT, CACHED = 12, 4
+TALK = [{"role": "user", "content": "what is the toll for a cart"}]
+WORDS = 9  # seven, and a mark before the message and one for the answer
 
 
 class Lines(msgspec.Struct):
@@ -76,7 +78,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lines]:
 def begun(lines: Lines, engine: Engine, script: str, tag: str, path: str = CHAT) -> RawClient:
     """A client that has sent its call of a stream."""
     client = RawClient(lines.gateway.port)
-    said: dict[str, Any] = {"messages": []} if path == CHAT else {"prompt": "x"}
+    said: dict[str, Any] = {"messages": TALK} if path == CHAT else {"prompt": "x"}
     body = {"model": f"{engine}-{script}", "stream": True, "user": tag} | said
     client.send(path, lines.key, body)
     return client
@@ -106,8 +108,9 @@ def test_in_the_middle_of_a_stream(lines: Lines, engine: Engine, reset: bool, pa
     assert end.status is None
     assert seen <= end.chunks <= served["completion"] < 600
     if engine == "fake":
-        assert end.basis == "counted"
-        assert end.usage == Usage(other_out=end.chunks)
+        # This engine counts nothing on the way; its tokenizer finds a token in every word.
+        assert (end.basis, end.usage.other_out) == ("tokenized", end.chunks)
+        assert end.usage.uncached_in is not None
         return
     assert end.basis == "running"
     # vLLM says nothing of its cache before the end; llama.cpp's timings do.
@@ -129,7 +132,9 @@ def test_before_the_first_token(lines: Lines, engine: Engine, wait: float) -> No
     served = lines.served(engine, tag)
     assert (served["end"], served["completion"]) == ("aborted", 0)
     end = the_end(lines, engine, tag)
-    assert (end.outcome, end.basis, end.usage) == ("client_gone", "none", Usage())
+    # Who leaves pays for the prompt that was begun for them.
+    assert (end.outcome, end.basis) == ("client_gone", "tokenized")
+    assert end.usage == Usage(uncached_in=WORDS, reasoning_out=0, other_out=0)
     assert (end.first_token_us, end.attempts) == (None, 1)
 
 
@@ -150,7 +155,7 @@ def test_after_the_last_token(lines: Lines, engine: Engine, path: str) -> None:
 def test_a_plain_call(lines: Lines, engine: Engine) -> None:
     tag = f"plain-{engine}"
     client = RawClient(lines.gateway.port)
-    body = {"model": f"{engine}-{ONCE}", "messages": [], "user": tag}
+    body = {"model": f"{engine}-{ONCE}", "messages": TALK, "user": tag}
     client.send(CHAT, lines.key, body)
     time.sleep(0.3)
     client.break_off()
@@ -159,7 +164,8 @@ def test_a_plain_call(lines: Lines, engine: Engine) -> None:
     assert 0 < served["completion"] < 1600
     end = the_end(lines, engine, tag)
     # An engine tells nothing of a plain answer before its end.
-    assert (end.outcome, end.basis, end.usage) == ("client_gone", "none", Usage())
+    assert (end.outcome, end.basis) == ("client_gone", "tokenized")
+    assert end.usage == Usage(uncached_in=WORDS)
 
 
 def test_running_totals_are_told_while_it_runs(lines: Lines) -> None:
