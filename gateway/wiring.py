@@ -23,6 +23,7 @@ import uvloop
 
 from gateway.http.server import BACKLOG
 from gateway.kafka_access import access_of
+from gateway.reconciled import reconcile_gauges
 from gateway.registry import KafkaFed, LocalRegistry, Registry
 from gateway.relayed import relay_gauges, relay_missing
 from gateway.secrets import hash_key
@@ -179,6 +180,8 @@ def make_service(
             yield "tollbook_process_restarts", "Times it was restarted.", label, child.restarts
         if settings.kafka.bootstrap:
             yield from relay_gauges(data, clock)
+        else:
+            yield from reconcile_gauges(data, clock)
 
     def missing() -> Iterable[str]:
         return relay_missing(data) if settings.kafka.bootstrap else ()

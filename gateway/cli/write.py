@@ -1,15 +1,23 @@
 """`tollbook write`: the process that takes Kafka's topics into the ledger."""
 
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, suppress
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from gateway.cli.place import Place, place_option
+from ledger.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from gateway.reconciled import Gauge
+    from ledger.folds.reconcile import Checked
     from streams.kafka.writer import KafkaWriter
+
+COMPARE_SECONDS: Final = 120.0
 
 
 @click.command("write", short_help="Take Kafka's topics into the ledger, until stopped.")
@@ -75,10 +83,43 @@ def command(
             if metrics_port is not None:
                 from gateway.metrics import Gauges, serving
 
-                gauges = Gauges(lambda: writer_gauges(writer))
+                compare = Comparing(target, SystemClock())
+                gauges = Gauges(lambda: chain(writer_gauges(writer), compare.gauges()))
                 stack.enter_context(serving(gauges, metrics_host, metrics_port))
 
         return run_forever(access, target, options, watch)
+
+
+class Comparing:
+    """Holds the last hours of the ledger against the engines' counters, at most every
+    `COMPARE_SECONDS`, when somebody asks for the metrics: in the thread that answers, so that the
+    writer goes on."""
+
+    def __init__(self, target: Path | str, clock: Clock) -> None:
+        self._target, self._clock = target, clock
+        self._lock = threading.Lock()
+        self._found: Checked | None = None
+        self._due = float("-inf")
+
+    def gauges(self) -> "Iterator[Gauge]":
+        """What was found last; with the ledger away it only grows old."""
+        from gateway.reconciled import gauges_of
+        from ledger.errors import LedgerError
+
+        with self._lock:
+            if self._clock.monotonic() >= self._due:
+                # An old outcome says by its age that there is no newer one.
+                with suppress(LedgerError):
+                    self._found = self._compare()
+                self._due = self._clock.monotonic() + COMPARE_SECONDS
+            yield from gauges_of(self._found, self._clock.now())
+
+    def _compare(self) -> "Checked | None":
+        from ledger.sql.reconcile import latest
+        from ledger.sql.session import open_ledger
+
+        with open_ledger(self._target, readonly=True) as ledger, ledger.read() as read:
+            return latest(read, self._clock.now())
 
 
 def writer_gauges(writer: "KafkaWriter") -> Iterator[tuple[str, str, dict[str, str], float]]:

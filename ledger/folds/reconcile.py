@@ -31,8 +31,9 @@ from ledger.folds.counters import (
     value_of,
 )
 
-EDGE: Final = timedelta(seconds=3)
-"""A reading takes its time, and clocks differ: so near an edge a token may be on either side."""
+EDGE: Final = timedelta(seconds=2)
+"""A reading takes its time, and clocks differ (by more than this it is said at once): so near an
+edge of a window a token may be on either side of it."""
 
 RATE_MAX: Final = 1000
 """Tokens per second: no engine makes more for one request."""
@@ -163,6 +164,25 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def beyond(self) -> bool:
         """True if some side is outside of its bound."""
         return any(side.beyond for side in self.sides)
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The outcome of the last hours, computed `at` a moment: by backend and side, how many tokens
+    the engine's count is beyond its bound; 0 where it is within."""
+
+    at: datetime
+    beyond: dict[str, dict[str, int]]
+
+
+def checked(windows: Iterable[Window], at: datetime) -> Checked:
+    """What `windows` come to together."""
+    beyond: dict[str, dict[str, int]] = {}
+    for window in windows:
+        sides = beyond.setdefault(window.backend_id, {})
+        for side in window.sides:
+            if side.binds:
+                sides[side.side] = sides.get(side.side, 0) + side.beyond
+    return Checked(at, beyond)
 
 
 class _Range(msgspec.Struct, frozen=True):

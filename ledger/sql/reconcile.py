@@ -15,10 +15,13 @@ from ledger.clock import from_us, to_us
 from ledger.events import BUCKETS, RequestAccepted, Usage
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.counters import LINGERS, NEAR, Reading, Span, in_line, moved, spans
-from ledger.folds.reconcile import EDGE, Ran, Whole, Window, reckon
+from ledger.folds.reconcile import EDGE, Checked, Ran, Whole, Window, checked, reckon
 from ledger.sql import tables
 from ledger.sql.projections import LOOKUP_MAX, runs
 from ledger.sql.session import ReadSession
+
+LATEST: Final = timedelta(hours=2)
+"""What a metric looks back on, and the hour that is under way."""
 
 LONGEST_REQUEST: Final = timedelta(hours=24)
 """A request that began earlier is not looked for."""
@@ -101,6 +104,15 @@ def first_reading(read: ReadSession) -> datetime | None:
     """When a counter was read for the first time; null if none ever was."""
     found = read.value(select(func.min(tables.counters.c.at_us)))
     return None if found is None else from_us(found)
+
+
+def latest(read: ReadSession, now: datetime) -> Checked | None:
+    """The outcome of the last hours; null if no engine was ever read."""
+    heard = heard_until(read)
+    if heard is None or first_reading(read) is None:
+        return None
+    hour = heard.replace(minute=0, second=0, microsecond=0)
+    return checked(settled(reconcile(read, hour - LATEST, heard), heard), now)
 
 
 def settled(windows: Iterator[Window], heard: datetime | None) -> Iterator[Window]:

@@ -14,6 +14,7 @@ from ledger.clock import Clock, SystemClock
 from ledger.errors import LedgerError, PositionMoved
 from ledger.identity import mint_id
 from ledger.sql.claim import claim
+from ledger.sql.reconcile import latest
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.sources import open_requests
 from ledger.sql.writer import LedgerWriter
@@ -30,6 +31,7 @@ from streams.local.process import (
     speaker,
     wait_for_lock,
 )
+from streams.local.reckoned import write_reckoned
 from streams.local.retention import KEEP_BYTES, carry_out, clear_leftovers, look, plan
 from streams.log.lock import FileLock, held
 from streams.log.spool import ADOPTED, LOCK, Durability, SpoolWriter
@@ -41,6 +43,11 @@ LOOK_SECONDS: Final = 0.25
 """How often it looks for new spools: a new key works within a second, and so does its first use."""
 ADOPT_SECONDS: Final = 0.5
 RETENTION_SECONDS: Final = 10.0
+
+COMPARE_SECONDS: Final = 120.0
+COMPARE_SHARE: Final = 0.02
+"""Ledger and engines are compared so often, and never for more than this share of the time: while
+they are, the spools wait."""
 
 Progress = Callable[[int, int], None]
 """Told while catching up: bytes done, and bytes in all."""
@@ -77,7 +84,7 @@ class Runner:
         self._unreadable: set[str] = set()
         self._own: SpoolWriter | None = None
         self._adopter = Adopter(ledger, self._own_spool, say)
-        self._due = dict.fromkeys(("look", "adopt", "retain"), float("-inf"))
+        self._due = dict.fromkeys(("look", "adopt", "retain", "compare"), float("-inf"))
 
     def step(self) -> bool:
         """One round over all logs. True if anything moved. Raises what ledger and disk raise."""
@@ -90,6 +97,8 @@ class Runner:
             moved |= self._adopt()
         if self._is_due("retain", RETENTION_SECONDS):
             self._retain()
+        if self._is_due("compare", COMPARE_SECONDS):
+            self._compare()
         return moved
 
     def catch_up(self, progress: Progress | None = None) -> None:
@@ -243,6 +252,15 @@ class Runner:
                 consumed = follower.position
                 spools.append(look(directory, consumed=consumed, needed_from=needed, settled=False))
         carry_out(plan(spools, self._keep_bytes))
+
+    def _compare(self) -> None:
+        """Hold the last hours of the ledger against the engines' counters, for the metrics."""
+        began = self._clock.monotonic()
+        with self._ledger.read() as read:
+            found = latest(read, self._clock.now())
+        if found is not None:
+            write_reckoned(self._layout.root, found)
+        self._due["compare"] += (self._clock.monotonic() - began) / COMPARE_SHARE
 
     def _is_own(self, follower: Follower) -> bool:
         return self._own is not None and follower.directory == self._own.directory
