@@ -45,7 +45,7 @@ WISHES: tuple[dict[str, Any], ...] = (
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One script. `wish` is a place in `WISHES`; `hangs_at` is the chunk for `leaves_sometime`;
-    `words` are those of the prompt."""
+    `words` are those of the prompt; `limit` is the client's own limit of tokens, 0 for none."""
 
     path: str
     engine: Engine
@@ -58,6 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     wish: int = 0
     logprobs: bool = False
     words: int = 3
+    limit: int = 0
 
     def line(self) -> str:
         """The plan in one line, which `read` takes back."""
@@ -94,7 +95,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             said["n"] = self.choices
         if self.logprobs:
             said["logprobs"] = True
-        return said | self._asked()
+        said |= self._asked()
+        if self.limit:
+            said["max_output_tokens" if self.path == RESPONSES else "max_tokens"] = self.limit
+        return said
 
     def _asked(self) -> dict[str, Any]:
         text = self.prompt_text
@@ -138,6 +142,8 @@ def drawn(dice: random.Random) -> Plan:
         reset=dice.random() < 0.5,
         words=dice.randrange(1, 30),
     )
+    if path in (CHAT, TEXT, RESPONSES, MESSAGES) and dice.random() < 0.1:
+        return msgspec.structs.replace(plan, limit=dice.randrange(1, 8))
     return _broken(dice, plan)
 
 
@@ -225,7 +231,7 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         if field.name not in _KEPT:
             yield replace(plan, script=replace(script, **{field.name: field.default}))
     for field in msgspec.structs.fields(Plan):
-        if field.name in ("choices", "wish", "logprobs", "reset"):
+        if field.name in ("choices", "wish", "logprobs", "reset", "limit"):
             yield replace(plan, **{field.name: field.default})
     for chunks in (1, 2, script.chunks // 2, script.chunks - 1):
         if 0 < chunks < script.chunks:

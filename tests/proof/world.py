@@ -75,7 +75,7 @@ class Stage:
                 return await self._one(plan)
 
         played = await asyncio.gather(*(one(plan) for plan in plans))
-        rows = await self._rows([served.request_id for _, served, _ in played])
+        rows = await self.rows([served.request_id for _, served, _ in played])
         return [
             Case(
                 plan=plan,
@@ -116,7 +116,7 @@ class Stage:
         await _soon(lambda: found.end != "open")
         return plan, found, got
 
-    async def _rows(self, request_ids: Sequence[str | None]) -> dict[str, Row]:
+    async def rows(self, request_ids: Sequence[str | None]) -> dict[str, Row]:
         """The rows of requests, once the ledger has the ends of all of them."""
         wanted = {str(request_id) for request_id in request_ids}
         end = asyncio.get_running_loop().time() + LEDGER_SECONDS_MAX
@@ -180,13 +180,15 @@ def _finished(data: Path, wanted: set[str]) -> dict[str, Row]:
 
 
 @contextlib.asynccontextmanager
-async def stage(directory: Path, **tables: Any) -> AsyncIterator[Stage]:
-    """A gateway and its backends, until the block ends."""
+async def stage(
+    directory: Path, more_models: tuple[str, ...] = (), **tables: Any
+) -> AsyncIterator[Stage]:
+    """A gateway and its backends, until the block ends; each serves `more_models` too."""
     data = directory / "data"
     async with AsyncExitStack() as stack:
         fakes = {
             engine: await stack.enter_async_context(
-                fake_backend(engine, models=(f"m-{engine}",), name=engine)
+                fake_backend(engine, models=(f"m-{engine}", *more_models), name=engine)
             )
             for engine in ENGINES
         }
