@@ -26,6 +26,14 @@ def hash_key(data: Path) -> bytes:
     return path.read_bytes()
 
 
+def known_hash_key(data: Path) -> bytes | None:
+    """The key for hashing ids that clients send; null if no gateway has made one here."""
+    try:
+        return (data / FOLDER / HASH_KEY).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def put_secret(data: Path, name: str, secret: bytes) -> Path:
     """The file that now holds `secret`; whoever reads it meanwhile finds a whole one."""
     path = _folder(data) / name

@@ -23,6 +23,7 @@ VERBS: Final = {
     "bill": "gateway.cli.bill",
     "export": "gateway.cli.export",
     "query": "gateway.cli.query",
+    "explain": "gateway.cli.explain",
     "audit": "gateway.cli.audit",
     "reconcile": "gateway.cli.reconcile",
     "rebuild": "gateway.cli.rebuild",

@@ -1,5 +1,6 @@
 """What a client says of its own request: its id, and how often it has tried before."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -23,6 +24,12 @@ def client_id_of(headers: Mapping[bytes, bytes]) -> bytes | None:
         if client_id := headers.get(name):
             return client_id[:CLIENT_ID_BYTES_MAX]
     return None
+
+
+def client_request_of(client_id: bytes, hash_key: bytes) -> str:
+    """A keyed hash of an id that a client gave, so that an event can name it."""
+    cut = client_id[:CLIENT_ID_BYTES_MAX]
+    return hashlib.blake2b(cut, key=hash_key, digest_size=16).hexdigest()
 
 
 def client_retry_of(headers: Mapping[bytes, bytes]) -> int | None:

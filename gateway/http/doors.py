@@ -17,7 +17,7 @@ from gateway.backends.pool import Pool
 from gateway.call import Call
 from gateway.errors import ApiError, BadRequest, OwnFault
 from gateway.http.arrivals import Arrivals, ClientGoneError
-from gateway.http.client_ids import client_id_of, client_retry_of
+from gateway.http.client_ids import client_id_of, client_request_of, client_retry_of
 from gateway.http.hang_up import HangUpWatch
 from gateway.http.reply import AsgiReply, Headers
 from gateway.relay import Relay
@@ -62,7 +62,7 @@ class Desk:
 
     def hashed(self, client_id: bytes) -> str:
         """A keyed hash of an id that a client gave, so that an event can name it."""
-        return hashlib.blake2b(client_id, key=self.hash_key, digest_size=16).hexdigest()
+        return client_request_of(client_id, self.hash_key)
 
 
 class Door:

@@ -1,5 +1,7 @@
 """The commands where several machines share Kafka and Postgres: both are real here."""
 
+import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -7,9 +9,17 @@ from msgspec.structs import replace
 
 from gateway.dev.broker import Broker
 from ledger.clock import SystemClock
+from ledger.events import Event
+from ledger.sql.session import open_ledger
+from ledger.sql.writer import Batch, LedgerWriter
 from streams.kafka.access import KafkaAccess
+from streams.kafka.read import read_to_end
+from streams.kafka.records import event_of
 from streams.kafka.relay.status import Status, write_status
 from tests.cli.books import run, run_json
+from tests.streams.topics_house import produce
+from tests.support import events as say
+from tests.support.events import Scribe
 from tests.support.kafka import access_to, settings_file
 
 pytestmark = pytest.mark.e2e
@@ -97,3 +107,56 @@ def test_a_directory_of_a_gateway_with_kafka_is_not_served_or_billed_without(
         assert refused.exit_code == 1, verb
         assert "its books are in the shared ledger" in refused.stderr
     assert not (data / "registry").exists() and not (data / "ledger.db").exists()
+
+
+def test_a_request_is_explained_with_its_offsets_on_kafka(
+    kafka: KafkaAccess, postgres_url: str, where: tuple[str, ...]
+) -> None:
+    """Also one whose gateway's clock was years ahead of the brokers', and one that is not there."""
+    ahead = datetime(2031, 1, 1, tzinfo=UTC)
+    scribe = Scribe()
+    stored = scribe.write_all(
+        *(draft for n in range(20) for draft in say.life(f"r{n}", say.after(n))),
+        *say.life("ahead", ahead),
+    )
+    kept = [event for event in stored if event.topic != "tokens"]
+    with open_ledger(postgres_url) as ledger:
+        writer = LedgerWriter(ledger, SystemClock())
+        writer.write(Batch("direct", 0, len(kept), kept))
+        writer.write(Batch("lost", 0, 1, Scribe("/gateway/test/2").write_all(say.accepted("lost"))))
+    asyncio.run(produce(kafka, stored))
+    there = asyncio.run(requests_on(kafka))
+    for request_id in ("r7", "ahead"):
+        said = run_json("explain", request_id, *where)
+        assert [event["id"].partition("/")[0] for event in said["events"]] == [request_id] * 3
+        for event in said["events"]:
+            found = there[event["place"]]
+            assert (found.id, found.name) == (event["id"], event["name"])
+    (gone,) = run_json("explain", "lost", *where)["events"]
+    assert gone["place"] is None
+    line = run_json("explain", "--line", "model=m,month=2026-11", "--limit", "3", *where)
+    assert line["equal"] and line["total"] == 20
+    assert all("requests/" in one["ended"]["place"] for one in line["requests"])
+
+
+async def requests_on(access: KafkaAccess) -> dict[str, Event]:
+    """Every event of the topic of requests by its place, read without what looks for one."""
+    return {
+        f"{access.topic('requests')}/{read.partition}@{read.offset}": event_of(
+            read.headers, read.value
+        )
+        async for read in read_to_end(access, "requests", "test")
+    }
+
+
+def test_with_brokers_away_a_request_is_explained_without_offsets(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    with open_ledger(postgres_url) as ledger:
+        stored = [event for event in Scribe().write_all(*say.life("r1")) if event.topic != "tokens"]
+        LedgerWriter(ledger, SystemClock()).write(Batch("direct", 0, len(stored), stored))
+    place = ("--kafka", "127.0.0.1:1", "--ledger", postgres_url, "--data", str(tmp_path / "d"))
+    shown = run("explain", "r1", *place)
+    assert shown.exit_code == 0 and "reported" in shown.stdout
+    assert "offsets are not known: Kafka at 127.0.0.1:1" in shown.stderr
+    assert "no longer in the log" not in shown.stdout

@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from gateway.dev.postgres import Postgres
 from ledger.sql.session import Ledger
 from tests.ledger.ledgers import KINDS, Make, in_files, on_postgres
 from tests.support.books import Books
+
+
+@pytest.fixture(scope="session")
+def make_on_postgres(postgres: Postgres) -> Make:
+    """Made once, however often the files of a session go from one kind to the other."""
+    return on_postgres(postgres.create_database)
 
 
 @pytest.fixture(scope="session", params=KINDS)
@@ -15,7 +22,8 @@ def make_ledger(request: pytest.FixtureRequest) -> Make:
     """Makes empty ledgers of one kind: `make_ledger(directory, name)`."""
     if request.param == "sqlite":
         return in_files
-    return on_postgres(request.getfixturevalue("postgres").create_database)
+    made: Make = request.getfixturevalue("make_on_postgres")
+    return made
 
 
 @pytest.fixture

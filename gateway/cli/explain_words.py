@@ -1,0 +1,373 @@
+"""What `tollbook explain` says of a request or of a bill line, for a person and as JSON. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from gateway.cli.bill import BASIS_WORDS, line_json
+from gateway.cli.output import Cell, Column, Table, cell_text, pairs_text, printable, table_text
+from ledger.events import BUCKETS, Event
+
+if TYPE_CHECKING:
+    from ledger.folds.cost import Cost
+    from ledger.folds.requests import RequestRow
+    from ledger.sql.bill import BillLine
+    from ledger.sql.explain import Explained
+    from ledger.sql.lines import LineOf, UnderLine
+
+Places = Mapping[tuple[str, str, int], str] | None
+"""Source, topic and sequence of an event to where it stands in a log; null if none can be read."""
+
+GONE: Final = "no longer in the log"
+"""The place of an event that retention has taken from its log; the ledger keeps the event."""
+
+BASIS_SAID: Final = {
+    "reported": "reported: the engine's own final count",
+    **BASIS_WORDS,
+}
+"""How a count was obtained, in words."""
+
+
+def place_of(event: Event | None, places: Places) -> str | None:
+    """Where `event` stands, or that it does not any more; null if there is nothing to say."""
+    if event is None or places is None:
+        return None
+    return places.get((event.source, event.topic, event.sequence), GONE)
+
+
+def instant(moment: datetime | None) -> str | None:
+    """`moment` in UTC with all of its digits."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def millis(microseconds: int | None) -> str | None:
+    """A duration in milliseconds, exactly."""
+    return (
+        None if microseconds is None else f"{microseconds // 1000:,}.{microseconds % 1000:03d} ms"
+    )
+
+
+def request_text(found: "Explained", places: Places, names: Mapping[str, str]) -> str:
+    """All that is known of one request, part by part."""
+    row = found.request
+    parts = [pairs_text(_facts(row, names))]
+    if found.attempts:
+        parts.append("Attempts\n" + table_text(_attempts(found)))
+    parts.append("Events\n" + table_text(_events(found, places)))
+    parts += [f"set aside: {printable(f'{name}: {reason}')}" for name, reason in found.aside]
+    if row.billed:
+        parts.append(
+            f"Tokens, {BASIS_SAID.get(row.basis, row.basis)}\n" + table_text(_priced(found))
+        )
+        parts.append("Counts in\n" + "\n".join(_counts_in(found)))
+    else:
+        parts.append("It is open: it counts on no bill before it has an end")
+    if found.retries:
+        parts.append("Same id of the client\n" + table_text(requests_table(found.retries, names)))
+    return "\n\n".join(parts)
+
+
+def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -> dict[str, object]:
+    """The same for programs. Durations are in microseconds, money is exact text."""
+    row, price = found.request, found.price
+    return {
+        "request": _row_json(row, names),
+        "attempts": [
+            {
+                "attempt": one.attempt,
+                "backend_id": one.backend_id,
+                "started_at": one.started_at,
+                "failed": one.failed,
+                "cost": "0" if one.attempt < row.attempts else _money(found.cost),
+            }
+            for one in found.attempts
+        ],
+        "events": [_event_json(event, places) for event in found.events],
+        "aside": [{"event": name, "reason": reason} for name, reason in found.aside],
+        "counts": dict(zip(BUCKETS, row.usage.counts(), strict=True)),
+        "basis": row.basis,
+        "basis_said": BASIS_SAID.get(row.basis, row.basis) if row.billed else None,
+        "price": None
+        if price is None
+        else {
+            "price_id": price.price_id,
+            "model": price.model,
+            "version": price.version,
+            "currency": price.currency,
+            "effective_from": price.effective_from,
+            "per_million": {name: _per_million(price.pico[name]) for name in price.pico},
+            "event": None if found.price_event is None else _event_json(found.price_event, places),
+        },
+        "cost": _money(found.cost),
+        "currency": found.cost.currency,
+        "unpriced": found.cost.unpriced,
+        "usage_hourly": _cell_json(found),
+        "bill_line": None if found.line is None else line_json(found.line, ("key", "model", "day")),
+        "line": line_option(found.line),
+        "same_client_id": [_row_json(other, names) for other in found.retries],
+    }
+
+
+def requests_table(rows: Sequence["RequestRow"], names: Mapping[str, str]) -> Table:
+    """Requests side by side, as the tries of one client are looked at."""
+    columns = ("request", "accepted", "retry", "key", "model", "state", "status", "basis")
+    numbers = {"retry", "status"}
+    return Table(
+        columns=(
+            *(Column(name, number=name in numbers) for name in columns),
+            *(Column(name, number=True) for name in BUCKETS),
+        ),
+        rows=tuple(
+            (
+                row.request_id,
+                instant(row.accepted_at),
+                row.client_retry,
+                names.get(row.key_id or "", row.key_id),
+                row.model,
+                row.outcome or row.state,
+                row.status,
+                row.basis,
+                *row.usage.counts(),
+            )
+            for row in rows
+        ),
+    )
+
+
+def requests_json(rows: Sequence["RequestRow"], names: Mapping[str, str]) -> list[object]:
+    """The same for programs."""
+    return [_row_json(row, names) for row in rows]
+
+
+def line_option(line: "BillLine | None") -> str | None:
+    """What `--line` takes to show the requests under `line`, a line by key, model and day."""
+    if line is None:
+        return None
+    return f"key={line.key_id},model={line.model},day={line.day},basis={line.basis}"
+
+
+def line_text(wanted: "LineOf", under: "UnderLine", places: Places, skip: int) -> str:
+    """The events under a line, what they add up to, and what the bill says."""
+    shown = len(under.requests)
+    rows = tuple(
+        (
+            None if one.ended is None else one.ended.name,
+            place_of(one.ended, places),
+            instant(one.request.accepted_at),
+            one.request.request_id,
+            one.request.basis,
+            *one.request.usage.counts(),
+            _money(one.cost),
+        )
+        for one in under.requests
+    )
+    words = ("event", "place", "accepted", "request", "basis")
+    columns = [Column(name) for name in words]
+    columns += [Column(name, number=True) for name in (*BUCKETS, "cost")]
+    parts = [f"Ends of requests {skip + 1:,} to {skip + shown:,} of {under.total:,}"]
+    parts[0] += "\n" + table_text(Table(tuple(columns), rows))
+    if skip + shown < under.total:
+        parts.append(f"--skip {skip + shown} shows the next")
+    parts.append(
+        "What the bill says, and what its requests add up to\n" + table_text(_sides(under))
+    )
+    parts.append(
+        "equal" if under.equal else "NOT EQUAL: `tollbook audit` names what parts from what"
+    )
+    return "\n\n".join(parts)
+
+
+def line_as_json(
+    wanted: "LineOf", under: "UnderLine", places: Places, names: Mapping[str, str], skip: int
+) -> dict[str, object]:
+    """The same for programs."""
+    return {
+        "line": wanted,
+        "equal": under.equal,
+        "bill": [line_json(line, wanted.by) for line in under.said],
+        "sums": [line_json(line, wanted.by) for line in under.added],
+        "total": under.total,
+        "skip": skip,
+        "requests": [
+            {
+                **_row_json(one.request, names),
+                "counts": dict(zip(BUCKETS, one.request.usage.counts(), strict=True)),
+                "cost": _money(one.cost),
+                "currency": one.cost.currency,
+                "ended": None if one.ended is None else _event_json(one.ended, places),
+            }
+            for one in under.requests
+        ],
+    }
+
+
+def _facts(row: "RequestRow", names: Mapping[str, str]) -> Iterator[tuple[str, Cell]]:
+    key = row.key_id
+    yield "request", row.request_id
+    yield "key", f"{key} ({names[key]})" if key in names else key
+    yield "model", row.model
+    yield "endpoint", f"{row.endpoint}{', streamed' if row.stream else ''}"
+    yield "gateway", row.source
+    yield "backend", row.backend_id
+    yield "accepted", instant(row.accepted_at)
+    yield "state", row.state
+    if row.billed:
+        yield "outcome", row.outcome
+        yield "status", row.status
+        yield "reason", row.reason
+    yield "first token", millis(row.first_token_us)
+    yield "duration", millis(row.duration_us)
+    yield "in the gateway", millis(row.overhead_us)
+    yield "chunks", row.chunks
+    if row.client_request is not None:
+        yield "client's id", f"{row.client_request} (a keyed hash)"
+        yield "client's retry", row.client_retry
+
+
+def _attempts(found: "Explained") -> Table:
+    row = found.request
+    lines: list[tuple[Cell, ...]] = []
+    for one in found.attempts:
+        last = one.attempt >= row.attempts
+        said = (row.outcome or row.state) if last else one.failed
+        cost = _money(found.cost) if last else "0"
+        lines.append((one.attempt, one.backend_id, instant(one.started_at), said, cost))
+    names = ("attempt", "backend", "started", "how it went", "cost")
+    numbers = {"attempt", "cost"}
+    return Table(tuple(Column(name, number=name in numbers) for name in names), tuple(lines))
+
+
+def _events(found: "Explained", places: Places) -> Table:
+    columns = tuple(Column(name) for name in ("what", "event", "time", "place"))
+    rows: list[tuple[Cell, ...]] = [
+        (event.id.partition("/")[2], event.name, instant(event.time), place_of(event, places))
+        for event in found.events
+    ]
+    return Table(columns, tuple(rows))
+
+
+def _priced(found: "Explained") -> Table:
+    price, cost = found.price, found.cost
+    rows: list[tuple[Cell, ...]] = []
+    for name, count in zip(BUCKETS, found.request.usage.counts(), strict=True):
+        pico = None if price is None else price.pico.get(name)
+        part = None if count is None or (pico is None and count) else _decimal(count * (pico or 0))
+        rows.append((name, count, None if pico is None else _per_million(pico), part))
+    rows.append(("all", None, None, _money(cost)))
+    columns = ("bucket", "tokens", "per million", "cost")
+    return Table(
+        tuple(Column(name, number=name != "bucket") for name in columns),
+        tuple(rows),
+        tuple(_price_words(found)),
+    )
+
+
+def _price_words(found: "Explained") -> Iterator[str]:
+    price = found.price
+    if price is None:
+        yield "no price holds for this model at that time: `tollbook prices set`"
+        return
+    event = found.price_event
+    yield printable(
+        f"price: version {price.version} of {price.model}, in {price.currency}, from "
+        f"{instant(price.effective_from)}{f', event {event.name}' if event else ''}"
+    )
+    if found.cost.unpriced:
+        yield f"no price for {', '.join(found.cost.unpriced)}, so the cost is not known"
+    elif found.cost.pico is None:
+        yield "nothing is known of its tokens, so neither of its cost"
+
+
+def _counts_in(found: "Explained") -> Iterator[str]:
+    if found.cell is not None:
+        cell, totals = found.cell
+        tokens = ", ".join(
+            f"{name} {count:,}" for name, count in zip(BUCKETS, totals.tokens, strict=True)
+        )
+        yield printable(
+            f"the hour {instant(cell.hour)} of {cell.key_id}, {cell.model}, {cell.basis}: "
+            f"{totals.requests:,} requests, {tokens}"
+        )
+    line = found.line
+    if line is not None:
+        yield printable(
+            f"the bill line {line_option(line)}: {line.requests:,} requests, "
+            f"{cell_text(line.cost)} {line.currency or ''}".rstrip()
+        )
+        yield printable(f"`tollbook explain --line '{line_option(line)}'` shows what else is in it")
+
+
+def _sides(under: "UnderLine") -> Table:
+    columns = [Column("side"), Column("basis"), Column("requests", number=True)]
+    columns += [Column(name, number=True) for name in (*BUCKETS, "cost")]
+    columns.append(Column("currency"))
+    rows = tuple(
+        (
+            side,
+            line.basis,
+            line.requests,
+            *(getattr(line, name) for name in BUCKETS),
+            line.cost,
+            line.currency,
+        )
+        for side, lines in (("bill", under.said), ("requests", under.added))
+        for line in lines
+    )
+    return Table(tuple(columns), rows)
+
+
+def _row_json(row: "RequestRow", names: Mapping[str, str]) -> dict[str, object]:
+    said = {
+        name: getattr(row, name)
+        for name in row.__struct_fields__
+        if name not in ("usage", "key_id", "model")
+    }
+    return {
+        "request_id": said.pop("request_id"),
+        "key": row.key_id,
+        "name": names.get(row.key_id or ""),
+        "model": row.model,
+        **said,
+    }
+
+
+def _event_json(event: Event, places: Places) -> dict[str, object]:
+    return {
+        "id": event.id,
+        "name": event.name,
+        "type": event.type,
+        "time": event.time,
+        "recorded": event.recordedtime,
+        "topic": event.topic,
+        "place": (places or {}).get((event.source, event.topic, event.sequence)),
+    }
+
+
+def _cell_json(found: "Explained") -> dict[str, object] | None:
+    if found.cell is None:
+        return None
+    cell, totals = found.cell
+    return {
+        "hour": cell.hour,
+        "key": cell.key_id,
+        "model": cell.model,
+        "basis": cell.basis,
+        "requests": totals.requests,
+        **dict(zip(BUCKETS, totals.tokens, strict=True)),
+    }
+
+
+def _money(cost: "Cost") -> str | None:
+    return None if cost.pico is None else _decimal(cost.pico)
+
+
+def _decimal(pico: int) -> str:
+    from ledger.amounts import decimal_text
+
+    return decimal_text(pico)
+
+
+def _per_million(pico: int) -> str:
+    return _decimal(pico * 1_000_000)
