@@ -179,6 +179,7 @@ class Call:
                 held_out=self.wish.held_out,
                 client_request=client,
                 client_retry=retry,
+                answers=self.wish.answers if self.wish.answers > 1 else None,
             ),
         )
 

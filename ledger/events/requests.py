@@ -27,7 +27,7 @@ class RequestAccepted(Payload, frozen=True, kw_only=True):
     of output tokens (null: none given); `deadline` is when the total timeout will have ended it.
     `client_request` is a keyed hash of the id that the client gave, never the id itself;
     `client_retry` is how often the client says that it has tried this before (OpenAI's clients
-    send it as `x-stainless-retry-count`).
+    send it as `x-stainless-retry-count`). `answers` is how many it asked for (`n`), null: one.
     """
 
     TYPE: ClassVar[str] = "tollbook.request.accepted.v1"
@@ -43,6 +43,7 @@ class RequestAccepted(Payload, frozen=True, kw_only=True):
     held_out: Count | None = None
     client_request: str | None = None
     client_retry: Count | None = None
+    answers: Count | None = None
 
 
 class RequestAttempted(Payload, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ _WORDS: Final[dict[CauseName, str]] = {
     "abandoned": "{n} of a gateway that died, known up to its last running total",
     "edge": "{n} at work across an edge of this time, shared by time",
     "restart": "{n} at work while the engine restarted, which it may not have counted",
+    "answers": "{n} for several answers: the engine counts a prompt once for each of them",
     "rounded": "the engine shows its counters rounded",
     "probes": "{n} of the gateway's own probes, which are in the ledger",
 }

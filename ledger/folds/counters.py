@@ -21,6 +21,11 @@ as_made         each token when it is made
 at_end          all of it when the request ends or is stopped
 """
 
+Prompts = Literal["once", "each", "each_and_once"]
+"""once           as the usage has it
+each           once for each answer
+each_and_once  the same, and once more to fill the cache"""
+
 HOUR: Final = timedelta(hours=1)
 
 NEAR: Final = timedelta(minutes=5)
@@ -40,6 +45,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison: what `counters` together moved by, and what `buckets` of the ledger hold.
 
     `cut_counts`: a request that was stopped is counted as far as it got; else perhaps not at all.
+    `prompts`: how often a prompt counts that was asked for several answers.
     `binds`: a difference beyond the bound is a finding; else it is only shown. `but` says what this
     counter does that has no place in the ledger, in words.
     """
@@ -49,6 +55,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     buckets: tuple[str, ...]
     moves: Moves
     cut_counts: bool = True
+    prompts: Prompts = "once"
     binds: bool = True
     but: str | None = None
 
@@ -74,8 +81,6 @@ LINGERS: Final = timedelta(minutes=30)
 """SGLang looks for a hang-up late, and some versions never do (its pull request 34894 tells of
 1,803 tokens made for nobody): so long may a cut request be at work there."""
 
-_N_PROMPTS: Final = "a request with n > 1 counts its prompt once for each choice, and once more"
-_N_TIMES: Final = "a request with n > 1 counts its prompt once for each choice"
 _NOT_SAID: Final = "the engine only tells of cached tokens in its usage if it is started so"
 
 _VLLM_IN: Final = Measure(
@@ -83,7 +88,7 @@ _VLLM_IN: Final = Measure(
     counters=("vllm:prompt_tokens_total",),
     buckets=INPUT,
     moves="at_first_token",
-    but=_N_TIMES,
+    prompts="each",
 )
 _VLLM_OUT: Final = Measure(
     side="out", counters=("vllm:generation_tokens_total",), buckets=OUTPUT, moves="as_made"
@@ -94,7 +99,7 @@ _SGLANG_IN: Final = Measure(
     buckets=INPUT,
     moves="at_end",
     cut_counts=False,
-    but=_N_PROMPTS,
+    prompts="each_and_once",
 )
 _SGLANG_OUT: Final = Measure(
     side="out",
@@ -163,6 +168,7 @@ COUNTINGS: Final = (
                 counters=("vllm:prompt_tokens_cached_total",),
                 buckets=("cached_in",),
                 moves="at_first_token",
+                prompts="each",
                 binds=False,
                 but=_NOT_SAID,
             ),
@@ -182,6 +188,7 @@ COUNTINGS: Final = (
                 buckets=("cached_in",),
                 moves="at_end",
                 cut_counts=False,
+                prompts="each_and_once",
                 binds=False,
                 but=_NOT_SAID,
             ),

@@ -65,6 +65,7 @@ CauseName = Literal[
     "edge",
     "restart",
     "rounded",
+    "answers",
     "probes",
 ]
 
@@ -91,14 +92,28 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     failed: str | None = None
     held_in: int | None = None
     held_out: int | None = None
+    answers: int = 1
+
+
+class Several(msgspec.Struct, frozen=True):
+    """Requests that asked for several answers: how many, the tokens of their prompts, and the same
+    counted once for each answer."""
+
+    requests: int = 0
+    prompts: int = 0
+    times: int = 0
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """Requests that ran within the window and are known exactly: how many, and their tokens."""
+    """Requests that ran within the window and are known exactly: how many, and their tokens.
+
+    `several` are those among them that asked for several answers.
+    """
 
     requests: int = 0
     tokens: Mapping[str, int] = {}
     probes: int = 0
+    several: Several = Several()
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,7 +274,12 @@ class _Tally:
         """Add one attempt. True if any of it is in this window."""
         notice = self._counting.notice
         amount, cause = _amount(ran, self.measure, notice)
-        began, over = _when(ran, self.measure, notice, cut=amount.high > amount.ledger)
+        cut = amount.high > amount.ledger
+        again = _again(Several(1, amount.high, amount.high * ran.answers), self.measure)
+        if ran.answers > 1 and again:
+            amount = msgspec.structs.replace(amount, high=amount.high + again)
+            cause = cause or "answers"
+        began, over = _when(ran, self.measure, notice, cut=cut)
         if over + EDGE <= self._start or began - EDGE >= self._end:
             return False
         within = began - EDGE >= self._start and over + EDGE <= self._end
@@ -293,6 +313,12 @@ class _Tally:
         exact = sum(whole.tokens.get(bucket, 0) for bucket in self.measure.buckets)
         low, high = self._low + exact - self._blur, self._high + exact + self._blur
         causes = dict(self._causes)
+        again = _again(whole.several, self.measure)
+        if again:
+            known = causes.get("answers", Cause(name="answers"))
+            number = known.requests + whole.several.requests
+            causes["answers"] = Cause(name="answers", requests=number, more=known.more + again)
+            high += again
         if self._blur:
             causes["rounded"] = Cause(name="rounded", fewer=self._blur, more=self._blur)
         if whole.probes:
@@ -315,6 +341,17 @@ class _Tally:
             causes=tuple(sorted(causes.values(), key=_weight)),
             but=self.measure.but,
         )
+
+
+def _again(several: Several, measure: Measure) -> int:
+    """Tokens that a counter may hold beyond the usage of requests for several answers."""
+    match measure.prompts:
+        case "once":
+            return 0
+        case "each":
+            return several.times - several.prompts
+        case "each_and_once":
+            return several.times
 
 
 def _weight(cause: Cause) -> tuple[bool, int, str]:

@@ -15,7 +15,7 @@ from ledger.clock import from_us, to_us
 from ledger.events import BUCKETS, RequestAccepted, Usage
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.counters import LINGERS, NEAR, Reading, Span, in_line, moved, spans
-from ledger.folds.reconcile import EDGE, Checked, Ran, Whole, Window, checked, reckon
+from ledger.folds.reconcile import EDGE, Checked, Ran, Several, Whole, Window, checked, reckon
 from ledger.sql import tables
 from ledger.sql.projections import LOOKUP_MAX, runs
 from ledger.sql.session import ReadSession
@@ -170,6 +170,11 @@ def _window(
     whole = None if moved(span.line).restarts else _exactly(backend, start, end)
     known = Whole() if whole is None else _added_up(read, whole)
     ran = [*_ran(read, backend, start, end, whole), *_failed(read, backend, start, end)]
+    window = reckon(backend, span, known, ran, failed)
+    if window is None or whole is None or all(side.beyond <= 0 for side in window.sides):
+        return window
+    # Only where something is to be explained: it takes a look at the events of all requests.
+    known = msgspec.structs.replace(known, several=_several(read, whole))
     return reckon(backend, span, known, ran, failed)
 
 
@@ -195,6 +200,21 @@ def _added_up(read: ReadSession, whole: ColumnElement[bool]) -> Whole:
     return Whole(requests, dict(zip(BUCKETS, tokens, strict=True)), probed)
 
 
+def _several(read: ReadSession, whole: ColumnElement[bool]) -> Several:
+    """Those of the exactly known requests that asked for several answers."""
+    row, event = tables.requests.c, tables.events.c
+    joined = tables.requests.join(tables.events, event.id == row.request_id + "/accepted")
+    prompt = row.uncached_in + row.cached_in + row.cache_write_in
+    statement = select(prompt, event.data).select_from(joined)
+    requests = prompts = times = 0
+    for part in read.stream(statement.where(whole, event.data.contains('"answers":'))):
+        for tokens, data in part:
+            said = msgspec.json.decode(data, type=RequestAccepted)
+            requests, prompts = requests + 1, prompts + tokens
+            times += tokens * (said.answers or 1)
+    return Several(requests, prompts, times)
+
+
 def _ran(
     read: ReadSession,
     backend: str,
@@ -216,10 +236,7 @@ def _ran(
     columns = tuple(tables.requests.columns)
     for part in read.stream(select(*columns).where(*conditions)):
         rows = [found._asdict() for found in part]
-        unsure = [
-            r["request_id"] for r in rows if r["basis"] != "reported" or r["state"] != "finished"
-        ]
-        held = _held(read, unsure)
+        held = _held(read, [r["request_id"] for r in rows])
         given_up = _given_up(read, [r["request_id"] for r in rows if r["state"] == "abandoned"])
         for one in rows:
             yield _ran_of(one, held, given_up.get(one["request_id"]))
@@ -233,7 +250,7 @@ def _may_have_run(start: datetime, end: datetime) -> tuple[ColumnElement[bool], 
     )
 
 
-Held = dict[str, tuple[int | None, int | None]]
+Held = dict[str, RequestAccepted]
 
 
 def _ran_of(row: dict[str, Any], held: Held, given_up: datetime | None) -> Ran:
@@ -242,7 +259,7 @@ def _ran_of(row: dict[str, Any], held: Held, given_up: datetime | None) -> Ran:
     if row["duration_us"] is not None:
         ended = from_us(row["accepted_us"] + row["duration_us"])
     first = row["first_token_us"]
-    held_in, held_out = held.get(row["request_id"], (None, None))
+    accepted = held.get(row["request_id"])
     return Ran(
         request_id=row["request_id"],
         key_id=row["key_id"],
@@ -255,8 +272,9 @@ def _ran_of(row: dict[str, Any], held: Held, given_up: datetime | None) -> Ran:
         started=started,
         ended=ended,
         first_token=None if first is None else from_us(row["accepted_us"] + first),
-        held_in=held_in,
-        held_out=held_out,
+        held_in=accepted.held_in if accepted else None,
+        held_out=accepted.held_out if accepted else None,
+        answers=(accepted.answers if accepted else None) or 1,
     )
 
 
@@ -292,14 +310,14 @@ def _failed(read: ReadSession, backend: str, start: datetime, end: datetime) -> 
 
 
 def _held(read: ReadSession, request_ids: Sequence[str]) -> Held:
-    """The estimate of the prompt and the caller's own limit, by request."""
+    """What was said of each request when it was accepted, by its id."""
     found: Held = {}
     table = tables.events
     for ids in runs(request_ids, LOOKUP_MAX):
         names = [f"{request_id}/accepted" for request_id in ids]
         for (data,) in read.rows(select(table.c.data).where(table.c.id.in_(names))):
             said = msgspec.json.decode(data, type=RequestAccepted)
-            found[said.request_id] = said.held_in, said.held_out
+            found[said.request_id] = said
     return found
 
 

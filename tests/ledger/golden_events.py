@@ -52,7 +52,7 @@ ACCEPTED = RequestAccepted(
 
 _PAYLOADS: tuple[Payload, ...] = (
     ACCEPTED,
-    msgspec.structs.replace(ACCEPTED, client_retry=2),
+    msgspec.structs.replace(ACCEPTED, client_retry=2, answers=4),
     RequestAttempted(request_id=ID, attempt=2, backend_id="b-0123abcd", after="connect refused"),
     RequestRejected(request_id=ID, key_id="k-1", status=404, code="model_not_found", model="llama"),
     TokensDelivered(request_id=ID, chunks=12, basis="running", usage=USAGE),

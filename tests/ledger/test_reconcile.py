@@ -23,7 +23,7 @@ from ledger.folds.counters import (
     spans,
     value_of,
 )
-from ledger.folds.reconcile import STALLED, Ran, Side, Whole, Window, reckon
+from ledger.folds.reconcile import STALLED, Ran, Several, Side, Whole, Window, reckon
 from tests.support.engine_sim import SECONDS, Sim, at, simulated
 from tests.support.events import START
 
@@ -278,6 +278,22 @@ def test_a_page_that_rounds_widens_the_bound(count: int, off: int) -> None:
     assert (looked.low, looked.high) == (-off, off)
     both = side(window([llama(0, 0, 0, count), llama(600, 0, 0, count)]))
     assert (both.low, both.high) == (-2 * off, 2 * off) and not both.beyond
+
+
+@pytest.mark.parametrize(
+    ("engine", "high"), [("llamacpp:", 10), ("vllm:", 10 * 4), ("sglang:", 10 * 5)]
+)
+def test_a_prompt_may_count_once_for_each_of_several_answers(engine: str, high: int) -> None:
+    counting = next(one for one in COUNTINGS if one.measures[0].counters[0].startswith(engine))
+    zero = {name: 0 for measure in counting.measures for name in measure.counters}
+    line = [replace(llama(0), counters=zero), replace(llama(600), counters=zero)]
+    singly = window(line, whole(60, answers=4)).sides[0]
+    known = Whole(1, {"uncached_in": 10}, several=Several(1, prompts=10, times=40))
+    together = window(line, known=known).sides[0]
+    for looked in (singly, together):
+        assert (looked.ledger, looked.low, looked.high) == (10, 10, high)
+        sizes = [cause.more for cause in looked.causes if cause.name == "answers"]
+        assert sizes == [high - 10] * (high > 10)
 
 
 def test_clocks_of_two_gateways_make_no_restart() -> None:

@@ -152,6 +152,24 @@ def test_limits_failed_attempts_and_the_end_of_an_abandoned_one_are_looked_up(
     assert window.requests == 3 and not window.beyond
 
 
+def test_several_answers_explain_a_surplus_of_prompts(ledger: Ledger) -> None:
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    drafts = [
+        say.accepted("r1", after(100), answers=3),
+        say.attempted("r1", 1, after(100)),
+        say.finished("r1", after(100), usage=say.tokens(10, 9, 5), duration_us=1_000_000),
+        *served("r2", 200, say.tokens(7, 1, 0)),
+        say.counted("b-1", 1, after(10), dict.fromkeys(names, 0)),
+        say.counted("b-1", 2, after(3000), dict(zip(names, (15 * 3 + 7, 10), strict=True))),
+    ]
+    Feeder(ledger).feed(scribed(drafts))
+    (window,) = windows(ledger)
+    prompts = side(window, "in")
+    assert (prompts.ledger, prompts.engine, prompts.high) == (22, 52, 52) and not window.beyond
+    (cause,) = prompts.causes
+    assert (cause.name, cause.requests, cause.more) == ("answers", 1, 30)
+
+
 def test_a_backend_that_nobody_could_read_is_named(ledger: Ledger) -> None:
     fault = say.counted("b-1", 1, after(60), fault="status 404 at /metrics")
     strange = say.counted("b-3", 2, after(60), {"x": 1})
