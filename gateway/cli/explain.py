@@ -96,13 +96,13 @@ def command(
 
 def _explain_request(place: Place, request_id: str, as_json: bool) -> int:
     from ledger.sql.explain import explain
-    from ledger.sql.names import names_of
+    from ledger.sql.names import key_names
 
     with current_ledger(place) as ledger, ledger.read() as read:
         found = explain(read, request_id)
         if found is None:
             raise Stop(_unknown(read, request_id))
-        names = names_of(read, "key")
+        names = key_names(read)
     places = places_of(place, _all_events(found))
     if as_json:
         click.echo(json_text(request_json(found, places, names)))
@@ -113,7 +113,7 @@ def _explain_request(place: Place, request_id: str, as_json: bool) -> int:
 
 def _explain_client(place: Place, client: str, as_json: bool) -> int:
     from ledger.sql.explain import requests_of_client
-    from ledger.sql.names import names_of
+    from ledger.sql.names import key_names
 
     key = known_hash_key(place.data)
     if key is None:
@@ -123,7 +123,7 @@ def _explain_client(place: Place, client: str, as_json: bool) -> int:
         )
     with current_ledger(place) as ledger, ledger.read() as read:
         rows = requests_of_client(read, client_request_of(client.encode(), key))
-        names = names_of(read, "key")
+        names = key_names(read)
     if as_json:
         click.echo(json_text({"requests": requests_json(rows, names)}))
     else:
@@ -137,14 +137,14 @@ def _explain_client(place: Place, client: str, as_json: bool) -> int:
 
 def _explain_line(place: Place, text: str, skip: int, limit: int, as_json: bool) -> int:
     from ledger.sql.lines import under_line
-    from ledger.sql.names import names_of
+    from ledger.sql.names import key_names
 
     try:
         parts = parse_line(text)
     except ValueError as wrong:
         raise click.BadParameter(str(wrong), param_hint="'--line'") from None
     with current_ledger(place) as ledger, ledger.read() as read:
-        names = names_of(read, "key")
+        names = key_names(read)
         wanted = line_of(parts, names)
         under = under_line(read, wanted, skip=skip, limit=limit)
     if not under.total and not under.said:

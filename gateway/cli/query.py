@@ -22,8 +22,9 @@ NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "DECIMAL", "DO
 @json_option
 @place_option
 def command(sql: str, as_csv: bool, as_json: bool, place: Place) -> None:
-    """Answer a SELECT over the ledger (requests, usage_hourly, events, keys, prices, names, bill)
-    and the exported months (exports). Nothing can be changed by it."""
+    """Answer a SELECT over the ledger (requests, attempts, bill, usage_hourly, events, keys,
+    prices, counters, conservation, sources, names) and the exported months (exports,
+    exported_requests, exported_bill). Nothing can be changed by it."""
     one_format(as_json, as_csv)
     from ledger.export.query import run_query
     from streams.local.layout import Layout

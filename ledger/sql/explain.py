@@ -110,11 +110,14 @@ def near(read: ReadSession, text: str) -> list[str]:
 
 def _aside(read: ReadSession, request_id: str) -> list[tuple[str, str]]:
     table = tables.conflicts
-    within = (table.c.id > f"{request_id}/", table.c.id < f"{request_id}0")
-    rows = read.rows(
-        select(table.c.source, table.c.sequence, table.c.id, table.c.reason).where(*within)
-    )
-    return [(f"{row.source}:{row.sequence} ({row.id})", row.reason) for row in rows]
+    columns = (table.c.source, table.c.sequence, table.c.id, table.c.reason)
+    # Not by a range: this column is ordered by the database's own language.
+    likely = table.c.id.startswith(f"{request_id}/", autoescape=True)
+    return [
+        (f"{row.source}:{row.sequence} ({row.id})", row.reason)
+        for row in read.rows(select(*columns).where(likely).order_by(*table.primary_key.columns))
+        if row.id.startswith(f"{request_id}/")
+    ]
 
 
 def _price_event(read: ReadSession, price: Price) -> Event | None:
