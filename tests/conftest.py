@@ -40,7 +40,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tollbook")
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.servers", "tests.spread"]
 
 leaked: list[str] = []
 """What the test at work has left behind in an event loop; emptied before each test."""
@@ -51,7 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("TOLLBOOK_")]:
         del os.environ[name]
     if config.option.hypothesis_seed is None:
-        config.option.hypothesis_seed = random.SystemRandom().getrandbits(SEED_BITS)
+        # That of the process which started this one (tests/spread.py), or a new one.
+        given: dict[str, Any] = getattr(config, "workerinput", {})
+        rolled = random.SystemRandom().getrandbits(SEED_BITS)
+        config.option.hypothesis_seed = given.get("seed", rolled)
     # A gateway that is killed leaves its runner to the next reaper above it. Let that be us, so
     # that a process which outlives its parent is seen as well.
     if sys.platform == "linux":

@@ -103,9 +103,10 @@ def test_what_is_in_order_passes_and_nothing_else_fails(report: str) -> None:
     assert "4 failed, 4 passed, 1 error" in report, report
 
 
-def test_the_printed_seed_repeats_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["0", "1"], ids=["here", "in another process"])
+def test_the_printed_seed_repeats_the_run(tmp_path: Path, processes: str) -> None:
     drawn = tmp_path / "drawn"
-    first = run_planted(tmp_path, "-k", "seeded")
+    first = run_planted(tmp_path, "-k", "seeded", "-n", processes)
     told = first.partition("--hypothesis-seed=")[2].partition(")")[0]
     numbers = drawn.read_text()
     drawn.unlink()
