@@ -2,6 +2,7 @@
 
 import random
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.causes import cause_words, finding, verdict, window_words
 from ledger.folds.counters import (
     COUNTINGS,
+    Counting,
+    Measure,
     Reading,
     Span,
     counting_of,
@@ -405,3 +408,25 @@ def test_an_engine_is_known_by_its_counters_with_or_without_their_suffix() -> No
 
 def test_the_reason_of_a_stalled_client_is_the_gateways_own() -> None:
     assert POLICIES["client_stalled"].reason == STALLED
+
+
+def shown(counting: Counting, measure: Measure) -> str:
+    """One row of the table in docs/reconcile.md."""
+    cells = (
+        counting.engine,
+        counting.versions,
+        measure.side + ("" if measure.binds else " (shown only)"),
+        " + ".join(f"`{name}`" for name in measure.counters),
+        " + ".join(f"`{name}`" for name in measure.buckets),
+        measure.moves,
+        "as far as it got" if measure.cut_counts else "perhaps not",
+        {"once": "once", "each": "`n` times", "each_and_once": "`n` + 1 times"}[measure.prompts],
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_page_shows_the_whole_table() -> None:
+    page = Path("docs/reconcile.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("<!-- table: engines -->")
+    table = rest.partition("<!-- end -->")[0].strip().splitlines()[2:]
+    assert table == [shown(c, m) for c in COUNTINGS for m in c.measures]
