@@ -5,7 +5,7 @@ for byte. Only `stream_options` (and llama.cpp's `timings_per_token`) are ever a
 vLLM the two fields that stand there for `stream_options`.
 """
 
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
@@ -52,6 +52,9 @@ class _Body(msgspec.Struct):
     max_completion_tokens: object = None
     n: object = None
     n_cmpl: object = None  # llama.cpp's own name
+
+
+class _Text(_Body):
     prompt: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -67,12 +70,12 @@ class _Other(msgspec.Struct):
     max_output_tokens: object = None
 
 
-_Read = TypeVar("_Read", _Body, _Other)
-
 _decoder = msgspec.json.Decoder(_Body)
+_text = msgspec.json.Decoder(_Text)
 _other = msgspec.json.Decoder(_Other)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _MODEL_CHARACTERS_MAX = 256
 """A model's name stands on events and bill lines; no engine needs a longer one."""
@@ -86,11 +89,15 @@ def asked(
         if endpoint.form == "multipart":
             return _asked_form(body, endpoint, content_type)
         return _asked_other(body, endpoint)
-    found = _read(_decoder, body)
-    _require_fit(found.model)
+    try:
+        found = _decoder.decode(body) if endpoint is CHAT else _text.decode(body)
+    except _UNREADABLE as wrong:
+        raise _refusal(wrong, body) from wrong
+    if not 0 < len(found.model) <= _MODEL_CHARACTERS_MAX or not found.model.isprintable():
+        raise _unfit_model()
     options = found.stream_options or None
     limit = found.max_completion_tokens or found.max_tokens
-    return Asked(
+    wish = Asked(
         model=found.model,
         stream=bool(found.stream),
         usage=bool(options and options.include_usage),
@@ -99,8 +106,13 @@ def asked(
         held_out=_held(limit, found.n),
         own=found.stream_options is not msgspec.UNSET
         or found.timings_per_token is not msgspec.UNSET,
-        answers=1 if found.n is None and found.n_cmpl is None else _answers(found.n, found.n_cmpl),
-        prompts=1 if endpoint is CHAT else _prompts(found.prompt),
+    )
+    if endpoint is CHAT and found.n is None and found.n_cmpl is None:
+        return wish
+    return msgspec.structs.replace(
+        wish,
+        answers=_answers(found.n, found.n_cmpl),
+        prompts=_prompts(found.prompt) if isinstance(found, _Text) else 1,
     )
 
 
@@ -128,7 +140,10 @@ def _prompts(prompt: msgspec.Raw) -> int:
 
 def _asked_other(body: bytes, endpoint: Endpoint) -> Asked:
     """As `asked`, of the other JSON bodies."""
-    found = _read(_other, body)
+    try:
+        found = _other.decode(body)
+    except _UNREADABLE as wrong:
+        raise _refusal(wrong, body) from wrong
     if endpoint.dialect == "responses" and found.background:
         raise BadRequest(
             "An answer in the background comes later and by another path, where nobody would count "
@@ -188,31 +203,29 @@ def _yes(value: str | None, name: str) -> bool:
 
 def _model(model: str | None, endpoint: Endpoint) -> str:
     """The model's name, empty if it was left out where that is allowed."""
-    if model is not None:
-        _require_fit(model)
-    elif endpoint.model_needed:
+    if model is None and endpoint.model_needed:
         raise _unfit("Object missing required field `model`")
-    return model or ""
-
-
-def _require_fit(model: str) -> None:
+    if model is None:
+        return ""
     if not 0 < len(model) <= _MODEL_CHARACTERS_MAX or not model.isprintable():
-        raise BadRequest(
-            f"model must have 1 to {_MODEL_CHARACTERS_MAX} characters, all of them printable.",
-            param="model",
-        )
+        raise _unfit_model()
+    return model
 
 
-def _read(decoder: msgspec.json.Decoder[_Read], body: bytes) -> _Read:
-    """`body` in the shape of the decoder. Raises `BadRequest` that names the place of the fault."""
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as wrong:
-        raise _unfit(str(wrong)) from wrong
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise _malformed(_placed(str(wrong), body)) from wrong
-    except RecursionError as deep:
-        raise _malformed("it is nested too deeply") from deep
+def _unfit_model() -> BadRequest:
+    return BadRequest(
+        f"model must have 1 to {_MODEL_CHARACTERS_MAX} characters, all of them printable.",
+        param="model",
+    )
+
+
+def _refusal(wrong: Exception, body: bytes) -> BadRequest:
+    """What is told of a body that cannot be read, with the place of the fault."""
+    if isinstance(wrong, msgspec.ValidationError):
+        return _unfit(str(wrong))
+    if isinstance(wrong, RecursionError):
+        return _malformed("it is nested too deeply")
+    return _malformed(_placed(str(wrong), body))
 
 
 def _held(limit: object, choices: object) -> int | None:

@@ -28,6 +28,7 @@ class _Usage(msgspec.Struct):
     completion_tokens: int = 0
     prompt_tokens_details: _InDetails | None = None
     completion_tokens_details: _OutDetails | None = None
+    reasoning_tokens: int | None = None  # where SGLang says it
 
 
 class _PromptOnly(msgspec.Struct):
@@ -99,11 +100,12 @@ def usage_from(raw: bytes | msgspec.Raw) -> Usage | None:
         said = _usage.decode(raw)
     except UNREADABLE:
         return None
+    outside = said.completion_tokens_details
     return _split(
         said.prompt_tokens,
         said.completion_tokens,
         said.prompt_tokens_details,
-        said.completion_tokens_details,
+        said.reasoning_tokens if outside is None else outside.reasoning_tokens,
     )
 
 
@@ -127,7 +129,7 @@ def usage_from_in_out(raw: bytes | msgspec.Raw) -> Usage | None:
         said.input_tokens,
         said.output_tokens,
         said.input_tokens_details,
-        said.output_tokens_details,
+        said.output_tokens_details.reasoning_tokens if said.output_tokens_details else None,
     )
 
 
@@ -213,14 +215,14 @@ def _of_list(body: bytes) -> Usage | None:
 
 
 def _split(
-    prompt: int, completion: int, inside: _InDetails | None, outside: _OutDetails | None
+    prompt: int, completion: int, inside: _InDetails | None, thought: int | None
 ) -> Usage | None:
-    """The buckets of two totals and of what is inside them."""
+    """The buckets of two totals and of what is inside them: of the prompt, reasoning tokens."""
     if not (0 <= prompt <= TOKENS_MAX and 0 <= completion <= TOKENS_MAX):
         return None
     cached = _within((inside.cached_tokens if inside else 0) or 0, prompt)
     written = _within((inside.cache_write_tokens if inside else 0) or 0, prompt - cached)
-    reasoning = _within((outside.reasoning_tokens if outside else 0) or 0, completion)
+    reasoning = _within(thought or 0, completion)
     return Usage(
         uncached_in=prompt - cached - written,
         cached_in=cached,
