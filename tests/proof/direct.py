@@ -112,8 +112,10 @@ def _stripped(item: Json) -> Json:
 
 def received(plan: Plan, body: bytes) -> tuple[int, int]:
     """(chunks with text or sound, words) that the client got."""
-    if not plan.stream or plan.path == SPEECH:
-        return body.count(b'"speech.audio.delta"'), 0
+    if not plan.stream:
+        return 0, 0
+    if plan.path == SPEECH:
+        return sounds(body), 0
     chunks = count = 0
     for event in events(body):
         if isinstance(event, dict):
@@ -121,6 +123,12 @@ def received(plan: Plan, body: bytes) -> tuple[int, int]:
             chunks += bool(texts)
             count += len(" ".join(texts).split())
     return chunks, count
+
+
+def sounds(body: bytes) -> int:
+    """The pieces of sound in a stream of speech, those that are there to their end."""
+    kinds = [event.get("type") for event in events(body) if isinstance(event, dict)]
+    return kinds.count("speech.audio.delta")
 
 
 def _texts(event: Json) -> list[str]:

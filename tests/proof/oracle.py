@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.keeping import STREAM_BYTES_MAX
 from tests.proof.client import Got
 from tests.proof.direct import Direct, events, received, unasked
 from tests.proof.plans import CHAT, INPUT_ONLY, MESSAGES, RESPONSES, SPEECH, SPOKEN, TEXT, Plan
@@ -120,7 +121,7 @@ def _bases(case: Case) -> set[str]:
     if plan.script.wrong > 1:
         return {"reported", "running", "tokenized", "counted", "none"}
     if fate == "well":
-        return _whole_bases(plan)
+        return _whole_bases(case)
     if fate == "left_early":
         return {"tokenized", "none"} if _mute(plan) else {"tokenized"}
     if not plan.stream or (fate != "left" and not case.row["chunks"]):
@@ -128,10 +129,11 @@ def _bases(case: Case) -> set[str]:
     if _running(plan):
         return {"running"} if case.row["chunks"] else {"running", "tokenized", "none"}
     nothing = {"none"} if plan.path in SPOKEN and not case.row["chunks"] else set()
-    return {"counted", "none"} if plan.path == SPEECH else {"tokenized"} | nothing
+    return {"counted", "none"} if plan.path == SPEECH else _by_text(case) | nothing
 
 
-def _whole_bases(plan: Plan) -> set[str]:
+def _whole_bases(case: Case) -> set[str]:
+    plan = case.plan
     if plan.path == "/v1/rerank" and (plan.engine == "sglang" or plan.script.usage == 2):
         return {"reported", "tokenized", "none"}
     if _final(plan):
@@ -142,7 +144,14 @@ def _whole_bases(plan: Plan) -> set[str]:
         return {"counted", "tokenized", "none"}
     if plan.engine == "llamacpp" and plan.path in (CHAT, TEXT):
         return {"reported", "tokenized"}
-    return {"tokenized"}
+    return _by_text(case)
+
+
+def _by_text(case: Case) -> set[str]:
+    """By the tokenizer, unless the text was too long to be kept for it."""
+    if not case.plan.stream or len(case.direct.stream()) <= STREAM_BYTES_MAX:
+        return {"tokenized"}
+    return {"counted"} if len(case.got.body) > STREAM_BYTES_MAX else {"counted", "tokenized"}
 
 
 def _mute(plan: Plan) -> bool:
@@ -165,8 +174,9 @@ def _counts(case: Case) -> Iterator[str]:
         yield f"{ins} tokens in, the prompt has {plan.prompt_tokens()}"
     if ins is None and row["basis"] == "tokenized" and not _mute(plan):
         yield "the prompt was not tokenized"
-    # The name of a tool is text too, of which the fake makes no token.
-    names = plan.choices if plan.script.tools and row["basis"] == "tokenized" else 0
+    # The name of a tool is text too, as is the JSON around its input, of which the fake makes none.
+    names = (2 if plan.path == MESSAGES else plan.choices) if plan.script.tools else 0
+    names = names if row["basis"] == "tokenized" else 0
     if outs is not None and outs > produced + names:
         yield f"{outs} tokens out, the backend produced only {produced}"
     if outs is None:
@@ -243,7 +253,13 @@ def _bytes(case: Case) -> Iterator[str]:
 def _asked_for(case: Case, whole: bool) -> Iterator[str]:
     """A client gets a usage that it asked for, and none that it did not ask for."""
     plan, body = case.plan, case.got.body
-    if plan.path not in (CHAT, TEXT) or plan.script.usage not in (0, 1) or plan.script.running:
+    script = plan.script
+    if (
+        plan.path not in (CHAT, TEXT)
+        or script.usage not in (0, 1)
+        or script.running
+        or script.wrong
+    ):
         return
     options = plan.body("").get("stream_options") or {}
     asked, there = bool(options.get("include_usage")), b'"usage":{' in body

@@ -20,7 +20,7 @@ from tests.proof.world import Played, prove, stage
 from tests.support.script import Script
 from tests.support.shapes import ENGINES
 
-SCRIPTS = 260
+SCRIPTS = 300
 STREAMS = 200
 
 

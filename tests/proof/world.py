@@ -12,7 +12,7 @@ import msgspec
 
 from tests.gateway.doors import Key, backend, door, new_key
 from tests.proof.client import Got, play
-from tests.proof.direct import Direct, direct
+from tests.proof.direct import Direct, direct, sounds
 from tests.proof.oracle import Case, Row, complaints
 from tests.proof.plans import SPEECH, Plan, simpler
 from tests.support import processes
@@ -162,7 +162,7 @@ def _enough(plan: Plan, shown: Direct, got: Got) -> bool:
     if not steps:
         return True
     if plan.path == SPEECH:
-        return body.count(b'"speech.audio.delta"') >= steps
+        return sounds(body) >= steps
     return shown.mark(min(steps, len(shown.steps()))) in body
 
 
