@@ -4,7 +4,7 @@ import http.client
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from gateway.demo.checks import Counters
+from ledger.clock import SystemClock
 from ledger.folds.counters import COUNTINGS
 from ledger.folds.reconcile import EDGE
 from tests.support.llama import KEY, MODEL, counters, llama_server
@@ -42,7 +43,7 @@ READ_SECONDS = 0.5
 def moment(quiet: timedelta = EDGE) -> str:
     """Now, when nothing was at work for so long that it could be on either side."""
     time.sleep(quiet.total_seconds() + READ_SECONDS + 0.2)
-    return datetime.now(UTC).isoformat()
+    return SystemClock().now().isoformat()
 
 
 def ask(url: str, key: str, words: str, tokens: int) -> dict[str, Any]:
