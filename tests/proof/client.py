@@ -120,6 +120,8 @@ async def play(
                     break
     except TimeoutError:
         parser.got.late = True
+    except ConnectionError:
+        pass  # what came before it stands
     finally:
         await _hang_up(writer, reset=plan.reset and parser.got.left)
     return parser.got

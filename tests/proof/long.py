@@ -13,7 +13,8 @@ SCRIPTS_IN_A_ROUND = 500
 def scripts(place: Place, rounds: Rounds) -> Measured:
     """Random scripts of backends and clients, 500 a round: the ledger says what the backend does.
 
-    The first round with a broken script ends the run; each is shown as small as it could be made.
+    The gateway has one worker and two by turns. The first round with a broken script ends the run;
+    each is shown as small as it could be made.
     """
     dice = place.dice("scripts")
     measured = Measured()
@@ -21,7 +22,8 @@ def scripts(place: Place, rounds: Rounds) -> Measured:
         plans = [drawn(dice) for _ in range(SCRIPTS_IN_A_ROUND)]
         folder = place.folder()
         folder.mkdir()
-        played = asyncio.run(prove(folder, plans))
+        workers = 1 + number % 2
+        played = asyncio.run(prove(folder, plans, gateway={"workers": workers}))
         place.say(f"round {number}: {played.words()}")
         broken = "\n".join(one.words() for one in played.broken)
         assert not broken, f"{len(played.broken)} broken scripts:\n{broken}"

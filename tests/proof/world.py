@@ -72,7 +72,7 @@ class Stage:
 
         async def one(plan: Plan) -> tuple[Plan, Served, Got]:
             async with turns:
-                return await self._one(plan)
+                return await self.one(plan)
 
         played = await asyncio.gather(*(one(plan) for plan in plans))
         rows = await self.rows([served.request_id for _, served, _ in played])
@@ -87,7 +87,12 @@ class Stage:
             for plan, served, got in played
         ]
 
-    async def _one(self, plan: Plan) -> tuple[Plan, Served, Got]:
+    def calls(self) -> list[Served]:
+        """What all backends have in their books."""
+        return [call for fake in self.fakes.values() for call in fake.calls]
+
+    async def one(self, plan: Plan) -> tuple[Plan, Served, Got]:
+        """Play one plan; the ledger may not know its end yet."""
         self._tags += 1
         tag, fake = f"s{self._tags}", self.fakes[plan.engine]
 
@@ -194,7 +199,7 @@ async def stage(
         }
         key = await asyncio.to_thread(new_key, data, "k")
         configured = [backend(fake.url, engine) for engine, fake in fakes.items()]
-        opened = door(directory, configured, timeouts=LIMITS, **tables)
+        opened = door(directory, configured, **{"timeouts": LIMITS, **tables})
         gateway = await asyncio.to_thread(opened.__enter__)
         try:
             yield Stage(data, gateway, fakes, key)
@@ -203,10 +208,15 @@ async def stage(
 
 
 async def prove(
-    directory: Path, plans: Sequence[Plan], at_once: int = AT_ONCE, shrinks: int = 3
+    directory: Path,
+    plans: Sequence[Plan],
+    at_once: int = AT_ONCE,
+    *,
+    shrinks: int = 3,
+    **tables: Any,
 ) -> Played:
     """Play `plans` on a stage of their own; the audit of its ledger must be clean."""
-    async with stage(directory) as there:
+    async with stage(directory, **tables) as there:
         cases = await there.play(plans, at_once)
         wrong = [case for case in cases if any(complaints(case))]
         broken = [await there.shrink(case) for case in wrong[:shrinks]]
