@@ -15,6 +15,7 @@ from ledger.events.usage import BUCKETS
 
 class _Choice(msgspec.Struct):
     index: int = 0
+    finish_reason: str | None = None
 
 
 _choices = msgspec.json.Decoder(list[_Choice])
@@ -23,14 +24,24 @@ _choices = msgspec.json.Decoder(list[_Choice])
 class ChoicesMeter(StreamMeter):
     """As `StreamMeter`, event by event, with one count for each answer."""
 
-    __slots__ = ("_answers", "_each", "_ended", "_expected", "_index", "_sums", "_whole")
+    __slots__ = (
+        "_answers",
+        "_each",
+        "_ended",
+        "_expected",
+        "_index",
+        "_stopped",
+        "_sums",
+        "_whole",
+    )
 
     def __init__(self, wish: Asked, engine: Engine, *, chat: bool) -> None:
         super().__init__(wish, engine, chat=chat)
         self._answers = wish.answers
         self._expected = wish.answers * wish.prompts
         self._sums = engine != "llamacpp"
-        self._index = 0  # the answer that the last chunk was of
+        self._index = 0  # the answer that the chunk is of
+        self._stopped: list[int] = []  # answers that ended and whose usage is still to come
         self._each: dict[int, Usage] = {}
         self._ended: set[int] = set()
         self._whole: Usage | None = None
@@ -58,7 +69,7 @@ class ChoicesMeter(StreamMeter):
             )
         return super().counted()
 
-    def _without_running(self, block: bytes) -> bytes:
+    def _without_running(self, block: bytes, *, once: bool = False) -> bytes:
         return self._one_by_one(block)
 
     def _judge(self, fields: dict[str, msgspec.Raw]) -> tuple[bool, set[str]]:
@@ -68,7 +79,10 @@ class ChoicesMeter(StreamMeter):
             choices = []
         if choices:
             self._index = choices[-1].index
-        # llama.cpp's chunk of usage alone names no answer: it follows the end of its own.
+            self._stopped += [one.index for one in choices if one.finish_reason is not None]
+        elif self._stopped:
+            # llama.cpp's chunk of usage alone names no answer: they come in the order of the ends.
+            self._index = self._stopped.pop(0)
         return super()._judge(fields)
 
     def _take(self, raw: bytes, *, final: bool, timings: bool = False) -> None:

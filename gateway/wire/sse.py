@@ -16,7 +16,6 @@ from gateway.wire.usage import UNREADABLE, usage_from, usage_from_timings
 from ledger.events import Basis, Usage
 
 _LF, _CRLF = b"\n\n", b"\r\n\r\n"
-_BARE = b'"choices":[]'
 _SEPARATOR_BYTES_MAX = len(_CRLF)
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
@@ -221,13 +220,7 @@ class StreamMeter:
             return block
         if not self._added_running or self._separator != _LF or self._spaced:
             return self._one_by_one(block)
-        if block.rfind(_BARE) < 0:
-            return self._without_running(block)
-        # A chunk of usage alone ends the stream; what comes before it still goes the fast way.
-        place = block.rfind(_LF, 0, block.find(_BARE))
-        head = b"" if place < 0 else block[: place + len(_LF)]
-        stripped = self._without_running(head) if head.rfind(b'"usage":') >= 0 else head
-        return stripped + self._one_by_one(block[len(head) :])
+        return self._without_running(block)
 
     def _texts(self, seen: bytes) -> int:
         """The chunks with text; only where some have none, look for the other kinds too.
@@ -244,7 +237,7 @@ class StreamMeter:
                 texts += _texts(seen, "arguments")
         return texts
 
-    def _without_running(self, block: bytes) -> bytes:
+    def _without_running(self, block: bytes, *, once: bool = False) -> bytes:
         """The fast way for vLLM and SGLang: running usage is the last member of every chunk."""
         first, *rest = block.split(_RUNNING)
         kept = [first]
@@ -256,8 +249,11 @@ class StreamMeter:
             if end < 1 or (part.find(b"}") != end - 1 and _NESTED.fullmatch(usage) is None):
                 return self._one_by_one(block)
             kept.append(part[end:])
+        if not rest or not kept[-2].endswith(b"}]"):
+            # Before running usage come choices. Without any it is the last word.
+            return self._one_by_one(block) if once or not rest else self._last_word(block)
         stripped = b"".join(kept)
-        if not rest or stripped.rfind(b'"usage":') >= 0:
+        if stripped.rfind(b'"usage":') >= 0:
             return self._one_by_one(block)
         self.raw, self._final = b"{" + usage, False
         if not self._believed:
@@ -267,6 +263,13 @@ class StreamMeter:
         later = 0 if end + 3 == len(part) else self._texts(part[end + 3 :])
         self._chunks_said = self.chunks - later
         return stripped
+
+    def _last_word(self, block: bytes) -> bytes:
+        """A chunk of usage alone ends a stream; what comes before it still goes the fast way."""
+        place = block.rfind(_LF, 0, block.rfind(_RUNNING))
+        head = b"" if place < 0 else block[: place + len(_LF)]
+        stripped = self._without_running(head, once=True) if head.rfind(b'"usage":') >= 0 else head
+        return stripped + self._one_by_one(block[len(head) :])
 
     def _one_by_one(self, block: bytes) -> bytes:
         """Look into every event from the first one on that may carry usage."""
