@@ -5,8 +5,10 @@ counter only grows until its engine restarts, so what it moved by between two re
 engine did, however many readings between them were missed.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import Final, Literal
 
@@ -243,9 +245,16 @@ class Moved(msgspec.Struct, frozen=True):
 
 def counting_of(counters: Mapping[str, int]) -> Counting | None:
     """What the engine that shows these counters counts; null if it is none that we know."""
+    return _counting(frozenset(counters))
+
+
+# Kept, since all readings of an engine have the same names, and there are thousands of them a day.
+@lru_cache(maxsize=64)
+def _counting(names: frozenset[str]) -> Counting | None:
+    page = dict.fromkeys(names, 0)
     for counting in COUNTINGS:
-        names = (name for measure in counting.measures for name in measure.counters)
-        if all(_found(counters, name) is not None for name in names):
+        wanted = (name for measure in counting.measures for name in measure.counters)
+        if all(_found(page, name) is not None for name in wanted):
             return counting
     return None
 
@@ -323,9 +332,7 @@ def _restarted(one: Reading, other: Reading) -> datetime | None:
     """By when the engine had restarted between two readings; null if it had not."""
     was, now = one.process_started, other.process_started
     anew = was is not None and now is not None and now - was > SAME_START
-    known = counting_of(other.counters)
-    names = () if known is None else known.measures
-    fell = any(value_of(other.counters, m) < value_of(one.counters, m) for m in names)
+    fell = any(other.counters.get(name, count) < count for name, count in one.counters.items())
     if not anew and not fell:
         return None
     return now if now is not None and one.at < now <= other.at else other.at
@@ -344,10 +351,11 @@ def spans(line: Sequence[Reading], since: datetime, until: datetime) -> list[Spa
 
 
 def _hours(line: Sequence[Reading], since: datetime, until: datetime) -> Iterator[Span]:
+    moments = [reading.at for reading in line]
     edges: list[int] = []
     skipped: list[list[datetime]] = []
     for mark in _marks(max(since, line[0].at), min(until, line[-1].at)):
-        near = min(range(len(line)), key=lambda i: abs(line[i].at - mark))
+        near = _nearest(moments, mark)
         if abs(line[near].at - mark) > NEAR:
             if skipped:
                 skipped[-1].append(mark)
@@ -356,6 +364,13 @@ def _hours(line: Sequence[Reading], since: datetime, until: datetime) -> Iterato
             skipped.append([])
     for (first, last), joined in zip(pairwise(edges), skipped, strict=False):
         yield Span(tuple(line[first : last + 1]), tuple(joined))
+
+
+def _nearest(moments: Sequence[datetime], mark: datetime) -> int:
+    """Where in `moments`, which are in order, the one nearest to `mark` is."""
+    after = bisect_left(moments, mark)
+    around = range(max(0, after - 1), min(len(moments), after + 1))
+    return min(around, key=lambda place: abs(moments[place] - mark))
 
 
 def _marks(since: datetime, until: datetime) -> Iterator[datetime]:

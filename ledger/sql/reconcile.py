@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
 
 from ledger.clock import from_us, to_us
 from ledger.events import BUCKETS, RequestAccepted, Usage
@@ -155,27 +155,64 @@ def _readings(read: ReadSession, backend: str, since: datetime, until: datetime)
 def _windows(read: ReadSession, backend: str, since: datetime, until: datetime) -> Iterator[Window]:
     readings = _readings(read, backend, since, until)
     faults = [one for one in readings if one.fault is not None]
+    traffic = _Traffic(read, backend, since, until)
     for span in spans(in_line(readings), since, until):
         if len(span.line) > 1:
-            window = _window(read, backend, span, faults)
+            window = _window(traffic, span, faults)
             if window is not None:
                 yield window
 
 
-def _window(
-    read: ReadSession, backend: str, span: Span, faults: Sequence[Reading]
-) -> Window | None:
+def _window(traffic: "_Traffic", span: Span, faults: Sequence[Reading]) -> Window | None:
     start, end = span.line[0].at, span.line[-1].at
     failed = [one for one in faults if start <= one.at <= end]
-    whole = None if moved(span.line).restarts else _exactly(backend, start, end)
-    known = Whole() if whole is None else _added_up(read, whole)
-    ran = [*_ran(read, backend, start, end, whole), *_failed(read, backend, start, end)]
-    window = reckon(backend, span, known, ran, failed)
+    whole = None if moved(span.line).restarts else _exactly(traffic.backend, start, end)
+    known = Whole() if whole is None else _added_up(traffic.read, whole)
+    ran = list(traffic.within(start, end, whole))
+    window = reckon(traffic.backend, span, known, ran, failed)
     if window is None or whole is None or all(side.beyond <= 0 for side in window.sides):
         return window
     # Only where something is to be explained: it takes a look at the events of all requests.
-    known = msgspec.structs.replace(known, several=_several(read, whole))
-    return reckon(backend, span, known, ran, failed)
+    known = msgspec.structs.replace(known, several=_several(traffic.read, whole))
+    return reckon(traffic.backend, span, known, ran, failed)
+
+
+class _Traffic:
+    """What one backend did between `since` and `until`, as far as it cannot be added up."""
+
+    def __init__(self, read: ReadSession, backend: str, since: datetime, until: datetime) -> None:
+        self.read, self.backend = read, backend
+        row = tables.requests.c
+        mine = (
+            row.backend_id == backend,
+            row.accepted_us.between(to_us(since - LONGEST_REQUEST), to_us(until + NEAR)),
+        )
+        longest = read.value(select(func.max(row.duration_us)).where(*mine))
+        # No window looks farther back than the longest request goes, for each is a scan.
+        self._back = min(LONGEST_REQUEST, from_us(longest or 0) - from_us(0)) + LINGERS + EDGE
+        endless = select(*tables.requests.columns).where(*mine, row.duration_us.is_(None))
+        self._always = [*_rans(read, endless), *_failed(read, backend, mine[1])]
+
+    def within(
+        self, start: datetime, end: datetime, whole: ColumnElement[bool] | None
+    ) -> Iterator[Ran]:
+        """All attempts that may be in a window, but those that `whole` adds up."""
+        yield from self._always
+        row = tables.requests.c
+        over = row.accepted_us + row.duration_us
+        unsure = or_(row.basis != "reported", row.state != "finished")
+        conditions = [
+            row.backend_id == self.backend,
+            row.accepted_us.between(to_us(start - self._back), to_us(end + EDGE)),
+            or_(
+                over >= to_us(start) - _SLACK_US,
+                and_(unsure, over >= to_us(start - LINGERS - EDGE)),
+            ),
+        ]
+        if whole is not None:
+            # What comes out null is not true, and its opposite neither: so it is asked like this.
+            conditions.append(case((whole, 1), else_=_NONE) == _NONE)
+        yield from _rans(self.read, select(*tables.requests.columns).where(*conditions))
 
 
 def _exactly(backend: str, start: datetime, end: datetime) -> ColumnElement[bool]:
@@ -183,7 +220,7 @@ def _exactly(backend: str, start: datetime, end: datetime) -> ColumnElement[bool
     row = tables.requests.c
     return and_(
         row.backend_id == backend,
-        row.accepted_us >= to_us(start) + _SLACK_US,
+        row.accepted_us.between(to_us(start) + _SLACK_US, to_us(end)),
         row.accepted_us + row.duration_us <= to_us(end) - _SLACK_US,
         row.state == "finished",
         row.basis == "reported",
@@ -215,39 +252,14 @@ def _several(read: ReadSession, whole: ColumnElement[bool]) -> Several:
     return Several(requests, prompts, times)
 
 
-def _ran(
-    read: ReadSession,
-    backend: str,
-    start: datetime,
-    end: datetime,
-    whole: ColumnElement[bool] | None,
-) -> Iterator[Ran]:
-    """Requests that this backend served last, and that `whole` does not add up."""
-    row = tables.requests.c
-    over = row.accepted_us + row.duration_us
-    conditions = [
-        row.backend_id == backend,
-        *_may_have_run(start, end),
-        or_(row.duration_us.is_(None), over >= to_us(start - LINGERS - EDGE)),
-    ]
-    if whole is not None:
-        # A comparison that comes out null is not true, and its opposite neither: so ask it so.
-        conditions.append(case((whole, 1), else_=_NONE) == _NONE)
-    columns = tuple(tables.requests.columns)
-    for part in read.stream(select(*columns).where(*conditions)):
+def _rans(read: ReadSession, statement: Select[Any]) -> Iterator[Ran]:
+    """The requests that `statement` selects, as they ran at the backend that served them last."""
+    for part in read.stream(statement):
         rows = [found._asdict() for found in part]
         held = _held(read, [r["request_id"] for r in rows])
         given_up = _given_up(read, [r["request_id"] for r in rows if r["state"] == "abandoned"])
         for one in rows:
             yield _ran_of(one, held, given_up.get(one["request_id"]))
-
-
-def _may_have_run(start: datetime, end: datetime) -> tuple[ColumnElement[bool], ...]:
-    row = tables.requests.c
-    return (
-        row.accepted_us >= to_us(start - LONGEST_REQUEST),
-        row.accepted_us < to_us(end + EDGE),
-    )
 
 
 Held = dict[str, RequestAccepted]
@@ -278,7 +290,7 @@ def _ran_of(row: dict[str, Any], held: Held, given_up: datetime | None) -> Ran:
     )
 
 
-def _failed(read: ReadSession, backend: str, start: datetime, end: datetime) -> Iterator[Ran]:
+def _failed(read: ReadSession, backend: str, when: ColumnElement[bool]) -> Iterator[Ran]:
     """Attempts that failed at this backend before another one was made."""
     row, tried, after = tables.requests.c, tables.attempts, tables.attempts.alias()
     following = and_(
@@ -288,12 +300,7 @@ def _failed(read: ReadSession, backend: str, start: datetime, end: datetime) -> 
     statement = (
         select(tried.c.started_us, tried.c.failed, after.c.started_us, *tables.requests.columns)
         .select_from(joined.outerjoin(after, following))
-        .where(
-            tried.c.backend_id == backend,
-            tried.c.failed.is_not(None),
-            row.attempts > 1,
-            *_may_have_run(start, end),
-        )
+        .where(tried.c.backend_id == backend, tried.c.failed.is_not(None), row.attempts > 1, when)
     )
     for part in read.stream(statement):
         names = [column.name for column in tables.requests.columns]
