@@ -18,6 +18,11 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
 _choices = msgspec.json.Decoder(list[_Choice])
 
 
@@ -72,6 +77,14 @@ class ChoicesMeter(StreamMeter):
     def _without_running(self, block: bytes, *, once: bool = False) -> bytes:
         return self._one_by_one(block)
 
+    def _events(self, block: bytes) -> bytes:
+        if not self._sums:
+            # llama.cpp's chunk of usage alone names no answer; they come in the order of the ends.
+            for line in block.split(b"\n"):
+                if b'"finish_reason"' in line:
+                    self._stopped += _stopped(line)
+        return super()._events(block)
+
     def _judge(self, fields: dict[str, msgspec.Raw]) -> tuple[bool, set[str]]:
         try:
             choices = _choices.decode(fields.get("choices", b"[]"))
@@ -79,10 +92,8 @@ class ChoicesMeter(StreamMeter):
             choices = []
         if choices:
             self._index = choices[-1].index
-            self._stopped += [one.index for one in choices if one.finish_reason is not None]
-        elif self._stopped:
-            # llama.cpp's chunk of usage alone names no answer: they come in the order of the ends.
-            self._index = self._stopped.pop(0)
+        elif self._stopped and "usage" in fields:
+            self._index = self._stopped[0]
         return super()._judge(fields)
 
     def _take(self, raw: bytes, *, final: bool, timings: bool = False) -> None:
@@ -96,3 +107,13 @@ class ChoicesMeter(StreamMeter):
         self._each[self._index] = usage
         if final:
             self._ended.add(self._index)
+            self._stopped = [index for index in self._stopped if index != self._index]
+
+
+def _stopped(line: bytes) -> list[int]:
+    """The answers that end with the event of `line`."""
+    try:
+        choices = _chunk.decode(line.removeprefix(b"data:")).choices
+    except UNREADABLE:
+        return []
+    return [one.index for one in choices or () if one.finish_reason is not None]

@@ -19,7 +19,7 @@ Engine = Literal["vllm", "sglang", "llamacpp", "openai"]
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a caller asked for. `held_out` is the caller's own limit of output tokens, times `n`.
+    """What a caller asked for. `held_out` is the caller's own limit of output tokens, of all answers.
 
     `model`: empty if it was left out where that is allowed. `usage`: wants the usage chunk;
     `continuous`: usage on every chunk; `timings`: llama.cpp's. `own`: the body names a field that
@@ -109,10 +109,12 @@ def asked(
     )
     if endpoint is CHAT and found.n is None and found.n_cmpl is None:
         return wish
+    prompts = _prompts(found.prompt) if isinstance(found, _Text) else 1
     return msgspec.structs.replace(
         wish,
         answers=_answers(found.n, found.n_cmpl),
-        prompts=_prompts(found.prompt) if isinstance(found, _Text) else 1,
+        prompts=prompts,
+        held_out=_held(wish.held_out, prompts),
     )
 
 
