@@ -51,6 +51,11 @@ _DROPPED = frozenset(
 where it is."""
 
 
+_CLOSES_AFTER_STREAMS = "llamacpp"
+"""The engine that says `Keep-Alive` and yet closes the connection behind a streamed answer, so that
+whoever comes next on it may lose its request (one of twenty on a busy machine). It gets a connection
+for each request, which also leaves its few threads to those that are at work."""
+
 _OWN_LIMITS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -164,6 +169,8 @@ class HttpClient:
         sent = {**headers}
         if target.authorization is not None:
             sent["authorization"] = target.authorization
+        if target.engine == _CLOSES_AFTER_STREAMS:
+            sent["connection"] = "close"
         data = body if len(body) <= INLINE_BODY_BYTES_MAX else io.BytesIO(body)
         try:
             response = await self._session.post(
