@@ -19,7 +19,7 @@ Engine = Literal["vllm", "sglang", "llamacpp", "openai"]
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a caller asked for. `held_out` is the caller's own limit of output tokens, of all answers.
+    """What a caller asked for. `held_out` is the caller's limit of output tokens, of all answers.
 
     `model`: empty if it was left out where that is allowed. `usage`: wants the usage chunk;
     `continuous`: usage on every chunk; `timings`: llama.cpp's. `own`: the body names a field that

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
+from gateway.wire.endpoints import BY_NAME, COMPLETIONS
 from gateway.wire.requests import Engine, asked, forwarded
 from ledger.events import payload_of
 from ledger.events.envelope import COUNT_MAX
@@ -204,3 +205,116 @@ def test_the_backend_gets_the_callers_fields_and_what_was_added(
         sent.pop(name, None)
         fields.pop(name, None)
     assert sent == fields
+
+
+JSON_NAMES = [
+    "embeddings",
+    "responses",
+    "messages",
+    "messages/count_tokens",
+    "rerank",
+    "audio/speech",
+]
+
+
+@pytest.mark.parametrize("name", JSON_NAMES)
+def test_the_other_endpoints_pass_their_bodies_untouched(name: str) -> None:
+    endpoint = BY_NAME[name]
+    stream = b',"stream":true' if endpoint.dialect else b""
+    body = b' {"model":"m", "input": [1,2.50],"stream_options":{"include_obfuscation":false}%s}'
+    body = body % stream
+    found = asked(body, endpoint)
+    assert (found.model, found.stream) == ("m", bool(stream))
+    for engine in ENGINES:
+        assert forwarded(body, found, engine, endpoint) is body
+    with pytest.raises(BadRequest) as refused:
+        asked(b'{"input":"x"}', endpoint)
+    assert refused.value.param == "model"
+
+
+@pytest.mark.parametrize("name", ["embeddings", "rerank", "tokenize", "messages/count_tokens"])
+def test_what_is_not_streamed_cannot_be_asked_for_as_a_stream(name: str) -> None:
+    assert not asked(b'{"model":"m","stream":false}', BY_NAME[name]).stream
+    with pytest.raises(BadRequest) as refused:
+        asked(b'{"model":"m","stream":true}', BY_NAME[name])
+    assert refused.value.param == "stream"
+
+
+def test_a_tokenizer_may_be_asked_without_a_model() -> None:
+    endpoint = BY_NAME["tokenize"]
+    for body in (b'{"content":"x"}', b'{"model":null,"prompt":"x"}'):
+        assert asked(body, endpoint).model == ""
+    with pytest.raises(BadRequest):
+        asked(b'{"model":"","content":"x"}', endpoint)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("true", "cannot_be_metered"),
+        # vLLM would read these as a yes, so they are not let through unread.
+        ('"true"', "invalid_request"),
+        ("1", "invalid_request"),
+    ],
+)
+def test_an_answer_in_the_background_is_refused(said: str, code: str) -> None:
+    body = f'{{"model":"m","input":"x","background":{said}}}'.encode()
+    with pytest.raises(BadRequest) as refused:
+        asked(body, BY_NAME["responses"])
+    assert (refused.value.code, refused.value.param) == (code, "background")
+    for fine in (b'{"model":"m","background":false}', b'{"model":"m","background":null}'):
+        assert asked(fine, BY_NAME["responses"]).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "held"),
+    [
+        ("responses", {"max_output_tokens": 9}, 9),
+        ("messages", {"max_tokens": 7}, 7),
+        ("messages", {"max_tokens": "7"}, None),
+        ("embeddings", {"max_tokens": 7}, 0),
+        ("completions", {"max_tokens": 7, "n": 2, "prompt": ["a", "b", "c"]}, 42),
+        ("completions", {"prompt": ["a", "b"]}, None),
+    ],
+)
+def test_the_limit_of_tokens_of_other_endpoints(
+    name: str, fields: dict[str, Any], held: int | None
+) -> None:
+    found = asked(json.dumps({"model": "m"} | fields).encode(), BY_NAME[name])
+    assert found.held_out == held
+
+
+def test_speech_is_a_stream_of_events_where_it_is_asked_for_as_one() -> None:
+    endpoint = BY_NAME["audio/speech"]
+    for body, stream in (
+        (b'{"model":"m","stream_format":"sse"}', True),
+        (b'{"model":"m","stream_format":"audio"}', False),
+        (b'{"model":"m","stream":true}', True),
+        (b'{"model":"m"}', False),
+    ):
+        assert asked(body, endpoint).stream is stream
+
+
+@pytest.mark.parametrize(
+    ("fields", "answers", "prompts"),
+    [
+        ({}, 1, 1),
+        ({"n": 3}, 3, 1),
+        ({"n": "3"}, 3, 1),
+        ({"n": 3.0}, 3, 1),
+        ({"n": 0}, 1, 1),
+        ({"n": None}, 1, 1),
+        ({"n": [3]}, 1, 1),
+        ({"n_cmpl": 2}, 2, 1),
+        ({"prompt": "x"}, 1, 1),
+        ({"prompt": ["x", "y"]}, 1, 2),
+        ({"prompt": ["x"], "n": 2}, 2, 1),
+        ({"prompt": [1, 2, 3]}, 1, 1),
+        ({"prompt": [[1, 2], [3]]}, 1, 2),
+        ({"prompt": [1, "x", 2]}, 1, 1),
+        ({"prompt": []}, 1, 1),
+    ],
+)
+def test_how_many_answers_are_asked_for(fields: dict[str, Any], answers: int, prompts: int) -> None:
+    found = asked(json.dumps({"model": "m"} | fields).encode(), COMPLETIONS)
+    assert (found.answers, found.prompts) == (answers, prompts)
