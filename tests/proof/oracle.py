@@ -80,14 +80,36 @@ def complaints(case: Case) -> Iterator[str]:
         yield f"the outcome is {row['outcome']}, not {_OUTCOMES[case.fate]}: {row['reason']}"
     if case.fate not in ("well", "status") and not row["reason"]:
         yield "a request that did not end well has no reason"
+    yield from _identity(case)
     allowed = _bases(case)
     if row["basis"] not in allowed:
         yield f"the basis is {row['basis']}, none of {sorted(allowed)}"
     yield from _counts(case)
     if row["basis"] == "reported" and plan.script.wrong == 0:
         yield from _buckets(case)
+    told = row["basis"] == "running" and plan.engine == "llamacpp"
+    if told and row["cached_in"] != case.served.cached:
+        # Its timings tell the cache from the first token on; the others tell it at the end.
+        yield f"cached_in is {row['cached_in']}, the backend has {case.served.cached}"
     yield from _chunks(case)
     yield from _bytes(case)
+
+
+def _identity(case: Case) -> Iterator[str]:
+    """Whose request it was, and what was asked."""
+    plan, row = case.plan, case.row
+    wanted = {
+        "model": f"m-{plan.engine}",
+        "endpoint": plan.path.removeprefix("/v1/"),
+        "backend_id": plan.engine,
+        "attempts": 1,
+        "request_id": case.got.headers.get("x-request-id", row["request_id"]),
+    }
+    for name, value in wanted.items():
+        if row[name] != value:
+            yield f"{name} is {row[name]}, not {value}"
+    if case.fate == "well" and row["status"] != 200:
+        yield f"the status is {row['status']}"
 
 
 def _running(plan: Plan) -> bool:

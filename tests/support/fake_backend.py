@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
         self.writable = asyncio.Event()
         self.writable.set()
         self.task: asyncio.Task[None] | None = None
+        self.closes = False
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -146,7 +147,9 @@ class Connection(asyncio.Protocol):
             return
         finally:
             self.task = None
-        if not self.gone.is_set():
+        if self.closes:
+            self.close()
+        elif not self.gone.is_set():
             self._take_one()
 
     async def write(self, data: bytes) -> None:
@@ -285,6 +288,8 @@ class Answer:
             request_id=request.headers.get("x-request-id"),
         )
         backend.counts.calls.append(served)
+        # Measured: llama.cpp closes behind a stream, although it says that it will not.
+        self.connection.closes = backend.engine == "llamacpp" and served.stream
         backend.counts.with_usage += call.include_usage
         backend.counts.with_running += call.running
         try:
