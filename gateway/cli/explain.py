@@ -246,11 +246,11 @@ def _unknown(read: "ReadSession", request_id: str) -> str:
             f"request {request_id} was refused with {said.status} ({said.code}) at "
             f"{refusal.time:%Y-%m-%dT%H:%M:%SZ} before any backend was called, so it counts nowhere"
         )
-    found = near(read, request_id)
+    found = near(read, request_id) or near(read, f"req_{request_id}")
     hint = (
         f"did you mean {' or '.join(found)}?"
         if found
-        else "an id is 32 letters and digits, in the header x-request-id of the answer; "
+        else "an id is req_ and 32 letters and digits, in the header x-request-id of the answer; "
         '`tollbook query "SELECT request_id FROM requests ORDER BY accepted_at DESC LIMIT 10"` '
         "shows the newest"
     )

@@ -288,15 +288,19 @@ def _counts_in(found: "Explained") -> Iterator[str]:
         )
         yield printable(
             f"the hour {instant(cell.hour)} of {cell.key_id}, {cell.model}, {cell.basis}: "
-            f"{totals.requests:,} requests, {tokens}"
+            f"{_requests(totals.requests)}, {tokens}"
         )
     line = found.line
     if line is not None:
         yield printable(
-            f"the bill line {line_option(line)}: {line.requests:,} requests, "
+            f"the bill line {line_option(line)}: {_requests(line.requests)}, "
             f"{cell_text(line.cost)} {line.currency or ''}".rstrip()
         )
         yield printable(f"`tollbook explain --line '{line_option(line)}'` shows what else is in it")
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count:,} requests"
 
 
 def _sides(under: "UnderLine") -> Table:

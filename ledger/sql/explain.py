@@ -20,8 +20,9 @@ from ledger.sql.projections import MAIN, request_rows
 from ledger.sql.rows import EVENT_COLUMNS, event_of, request_of
 from ledger.sql.session import ReadSession
 
-PREFIX_MIN = 6
-"""Letters of an id that are needed before ids that begin with them are offered."""
+PREFIX_MIN = 12
+"""Letters of an id that are needed before ids that begin with them are offered: the first ones are
+alike in all ids of a day."""
 
 NEAR_MAX = 3
 

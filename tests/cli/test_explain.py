@@ -49,8 +49,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         *say.life("again0", after(5))[1:],
         say.rejected("refused"),
-        say.accepted("deadly00", after(7)),
-        say.attempted("deadly00", 1, after(7)),
+        say.accepted("req_0123456789abc", after(7)),
+        say.attempted("req_0123456789abc", 1, after(7)),
     ]
     drafts.insert(5, say.accepted("again0", after(5), client_request=client, client_retry=1))
     for n in range(12):
@@ -113,11 +113,11 @@ def test_the_event_of_the_price_stands_in_the_registry_log(data: Path) -> None:
 
 
 def test_a_request_whose_gateway_died_is_explained_by_whoever_closed_it(data: Path) -> None:
-    said = explained(data, "deadly00")
+    said = explained(data, "req_0123456789abc")
     assert said["request"]["state"] == "abandoned" and said["basis"] == "none"
-    (closing,) = [event for event in said["events"] if event["id"] == "deadly00/abandoned"]
+    (closing,) = [event for event in said["events"] if event["id"] == "req_0123456789abc/abandoned"]
     assert closing["name"].startswith("/runner/")
-    assert record_at(data, closing["place"])["id"] == "deadly00/abandoned"
+    assert record_at(data, closing["place"])["id"] == "req_0123456789abc/abandoned"
     assert said["cost"] is None
 
 
@@ -203,7 +203,9 @@ def test_what_cannot_be_explained_is_refused_with_words(
 
 
 def test_ids_that_begin_alike_are_offered(data: Path) -> None:
-    assert "did you mean deadly00?" in run("explain", "deadly", "--data", str(data)).stderr
+    for part in ("req_01234567", "0123456789ab"):
+        shown = run("explain", part, "--data", str(data)).stderr
+        assert "did you mean req_0123456789abc?" in shown
     short = run("explain", "many0", "--data", str(data)).stderr
     assert "did you mean" not in short and "shows the newest" in short
 

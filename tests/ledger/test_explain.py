@@ -84,14 +84,16 @@ def test_retries_are_those_of_the_same_key_with_the_same_id_of_the_client(books:
 
 
 def test_what_is_no_request_is_told_apart(books: Books) -> None:
-    books.add(say.rejected("refused"), say.accepted("0123abcd"), say.accepted("0123abce"))
+    books.add(
+        say.rejected("refused"), say.accepted("req_0123456789d"), say.accepted("req_0123456789e")
+    )
     with books.ledger.read() as read:
         assert explain(read, "refused") is None and explain(read, "none") is None
         refusal = refusal_of(read, "refused")
         assert refusal is not None and refusal.id == "refused/rejected"
-        assert refusal_of(read, "0123abcd") is None
-        assert near(read, "0123abc") == ["0123abcd", "0123abce"]
-        assert near(read, "0123abcd0") == near(read, "01") == near(read, "") == []
+        assert refusal_of(read, "req_0123456789d") is None
+        assert near(read, "req_0123456789") == ["req_0123456789d", "req_0123456789e"]
+        assert near(read, "req_0123456789d0") == near(read, "req_01") == near(read, "") == []
 
 
 @given(st.data(), st.integers(1, 4))
