@@ -20,6 +20,8 @@ def session(backend: FakeBackend, timeout: float = 10.0) -> aiohttp.ClientSessio
     return aiohttp.ClientSession(
         backend.url,
         headers={"authorization": f"Bearer {KEY}"},
+        # The fake llama.cpp closes behind a stream without a word, as the real one does.
+        connector=aiohttp.TCPConnector(force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout),
     )
 

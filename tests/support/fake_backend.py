@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self.writable = asyncio.Event()
         self.writable.set()
         self.task: asyncio.Task[None] | None = None
-        self.closes = False
+        self.closes = self.asked_to_close = False
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -140,6 +140,7 @@ class Connection(asyncio.Protocol):
             self.task.add_done_callback(self.backend.tasks.discard)
 
     async def _answer(self, request: Request) -> None:
+        self.asked_to_close = request.headers.get("connection", "").lower() == "close"
         try:
             await Answer(self, request).run()
         except Gone:
@@ -147,7 +148,7 @@ class Connection(asyncio.Protocol):
             return
         finally:
             self.task = None
-        if self.closes:
+        if self.closes or self.asked_to_close:
             self.close()
         elif not self.gone.is_set():
             self._take_one()
@@ -157,6 +158,9 @@ class Connection(asyncio.Protocol):
         assert self.transport is not None
         if self.gone.is_set():
             raise Gone
+        if self.asked_to_close and data.startswith(b"HTTP/1.1 "):
+            line, _, rest = data.partition(b"\r\n")
+            data = b"%b\r\nConnection: close\r\n%b" % (line, rest)
         self.transport.write(data)
         if not self.writable.is_set():
             await self.writable.wait()

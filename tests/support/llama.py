@@ -20,15 +20,24 @@ KEY = "the-key-of-the-llama-server"
 
 
 @contextmanager
-def llama_server(key: str = KEY, threads: int = 1, port: int | None = None) -> Iterator[str]:
+def llama_server(
+    key: str = KEY, threads: int = 1, port: int | None = None, *, pooled: bool = False
+) -> Iterator[str]:
     """The address of a llama.cpp server that serves `MODEL` and wants `key`.
 
     `port` null takes a free one. It is up in about three seconds. More threads than free cores
-    make it several times slower, so there is one if nothing else is said.
+    make it several times slower, so there is one if nothing else is said. `pooled` is needed for
+    embeddings and ranks.
     """
-    port = port or free_port()
-    order = Order(model=str(model_file()), host="127.0.0.1", port=port, key=key, threads=threads)
-    url = f"http://127.0.0.1:{port}"
+    order = Order(
+        model=str(model_file()),
+        host="127.0.0.1",
+        port=port or free_port(),
+        key=key,
+        threads=threads,
+        pooled=pooled,
+    )
+    url = f"http://127.0.0.1:{order.port}"
 
     def up() -> bool:
         try:
