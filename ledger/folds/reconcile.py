@@ -14,10 +14,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from ledger.events import BUCKETS, Basis, Usage
+from ledger.events import Basis, Usage
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.events.usage import NOTHING_KNOWN
 from ledger.folds.counters import (
+    INPUT,
     OUTPUT,
     Counting,
     Measure,
@@ -45,7 +46,7 @@ for a hang-up between two tokens, and makes several at once where it speculates.
 CONTEXT_MAX: Final = 1 << 20
 """The most that one request can hold if nothing else is known of it."""
 
-TEMPLATE_TOKENS_MAX: Final = 1024
+TEMPLATE_TOKENS_MAX: Final = 512
 """What a chat template and its tools may add to a prompt."""
 
 STALLED: Final = "the client stopped reading beyond the time limit"
@@ -389,7 +390,7 @@ def _uncertain(
     elif ran.first_token is None and ran.outcome != "completed":
         low = 0
     if ran.basis == "tokenized":
-        slack = 8 + known // 10
+        slack = _slack(known)
         low, high = max(0, low - slack), high + slack
     if ran.basis == "counted" and output:
         high = max(high, _most(ran, notice, output=True))
@@ -398,6 +399,11 @@ def _uncertain(
     if not measure.cut_counts and ran.outcome != "completed":
         low = 0
     return _Range(known, low, high), cause
+
+
+def _slack(tokens: int) -> int:
+    """By how much a tokenizer may part from what an engine read or made."""
+    return 8 + tokens // 10
 
 
 def _why(ran: Ran) -> CauseName:
@@ -443,11 +449,13 @@ def _late(ran: Ran, known: int, notice: timedelta) -> int:
 def _most(ran: Ran, notice: timedelta, *, output: bool) -> int:
     """The most tokens that an attempt can have cost on one side, if nobody counted them."""
     if not output:
-        said = [getattr(ran.usage, name) or 0 for name in BUCKETS if name not in OUTPUT]
+        if ran.usage.uncached_in is not None:
+            prompt = sum(getattr(ran.usage, name) or 0 for name in INPUT)
+            return prompt if ran.basis in ("reported", "running") else prompt + _slack(prompt)
         if ran.held_in is None:
             return CONTEXT_MAX
         # The estimate is a quarter of the body's bytes, and a token has a byte at least.
-        return min(CONTEXT_MAX, max(sum(said), 4 * ran.held_in + TEMPLATE_TOKENS_MAX))
+        return min(CONTEXT_MAX, 4 * ran.held_in + TEMPLATE_TOKENS_MAX)
     most = CONTEXT_MAX
     if ran.ended is not None:
         seconds = (ran.ended - ran.started + notice).total_seconds()

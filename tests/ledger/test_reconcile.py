@@ -26,7 +26,16 @@ from ledger.folds.counters import (
     spans,
     value_of,
 )
-from ledger.folds.reconcile import STALLED, Ran, Several, Side, Whole, Window, reckon
+from ledger.folds.reconcile import (
+    STALLED,
+    TEMPLATE_TOKENS_MAX,
+    Ran,
+    Several,
+    Side,
+    Whole,
+    Window,
+    reckon,
+)
 from tests.support.engine_sim import SECONDS, Sim, at, simulated
 from tests.support.events import START
 
@@ -207,7 +216,7 @@ def test_a_range_has_a_cause_of_its_size(case: str) -> None:
 def test_a_request_that_never_got_a_token_may_have_cost_its_prompt() -> None:
     ran = whole(60, outcome="client_gone", basis="none", usage=Usage(), first_token=None, held_in=3)
     looked = side(window([llama(0), llama(600)], ran), "uncached_in")
-    assert (looked.low, looked.high) == (0, 4 * 3 + 1024)
+    assert (looked.low, looked.high) == (0, 4 * 3 + TEMPLATE_TOKENS_MAX)
 
 
 def test_what_a_tokenizer_counted_may_have_been_cached() -> None:
