@@ -1,4 +1,7 @@
-"""docs/metering.md says what the program does: its tables are made of the program's own."""
+"""docs/metering.md says what the program does: its tables are made of the program's own.
+
+`python -m tests.gateway.test_metering_page` writes them anew.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +19,8 @@ from ledger.export.views import VIEWS
 from tests.gateway.test_faults import FAULTS, Fault
 from tests.support.processes import REPO
 
-PAGE = (REPO / "docs" / "metering.md").read_text()
+PATH: Final = REPO / "docs" / "metering.md"
+PAGE: Final = PATH.read_text()
 
 FOUND: Final = {
     "usage": "the member `usage` of the answer",
@@ -108,11 +112,27 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
 }
 
 
+def place_of(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=<!-- table: {name} -->\n).*?(?=<!-- end -->)", re.S)
+
+
+def _literally(text: str) -> Callable[[re.Match[str]], str]:
+    return lambda _: text
+
+
+def written() -> str:
+    """The page with every table as it should be."""
+    page = PAGE
+    for name, make in TABLES.items():
+        page = place_of(name).sub(_literally("\n".join(make()) + "\n"), page)
+    return page
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_of_the_page_is_what_the_program_says(name: str) -> None:
-    written = re.search(rf"<!-- table: {name} -->\n(.*?)\n<!-- end -->", PAGE, re.S)
-    assert written is not None, f"docs/metering.md has no table {name}"
-    assert written[1] == "\n".join(TABLES[name]())
+    found = place_of(name).search(PAGE)
+    assert found is not None, f"docs/metering.md has no table {name}"
+    assert found[0] == "\n".join(TABLES[name]()) + "\n", "run this module, and commit the page"
 
 
 def test_the_page_has_no_other_table() -> None:
@@ -124,3 +144,7 @@ def test_what_the_page_says_in_passing_is_so() -> None:
     assert f"{SECONDS_MAX:.0f} seconds" in PAGE
     assert all(f"`{bucket}`" in PAGE for bucket in BUCKETS)
     assert {"attempts", "counters", "conservation"} <= {view.name for view in VIEWS}
+
+
+if __name__ == "__main__":
+    PATH.write_text(written())
