@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--scripts", type=int, default=250)
     parser.add_argument("--at-once", type=int, default=AT_ONCE)
     parser.add_argument("--chats", action="store_true", help="chats and completions alone")
+    parser.add_argument("--no-shrink", action="store_true", help="show broken plans as drawn")
     parser.add_argument("--plan", help="one plan, as a failing one is printed")
     args = parser.parse_args()
     dice = random.Random(args.seed)
@@ -29,7 +30,9 @@ def main() -> int:
             plans.append(plan)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tollbook-proof-") as directory:
-        played = asyncio.run(prove(Path(directory), plans, args.at_once))
+        played = asyncio.run(
+            prove(Path(directory), plans, args.at_once, shrinks=0 if args.no_shrink else 3)
+        )
     print(f"seed {args.seed}: {played.words()} in {time.monotonic() - began:.1f} s")
     for broken in played.broken:
         print(broken.words())
