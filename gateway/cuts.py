@@ -97,20 +97,22 @@ def wants_tokens(policy: Policy | None, basis: Basis, chunks: int) -> bool:
 def bettered(known: Usage, tokenized: Usage | None, chunks: int) -> tuple[Basis, Usage] | None:
     """`known`, counted by chunks, with what a tokenizer found; null if it found nothing new.
 
-    What the engine said itself stands. The output is never less than the chunks that were seen:
+    It is `counted` still if the text was too long to be kept, so that only the prompt is better
+    known. What the engine said itself stands. The output is never less than the chunks that were seen:
     each of them held at least one token, while a text may be written with fewer tokens than it was
     produced with.
     """
     if tokenized is None or not any(tokenized.counts()):
         return None
+    basis: Basis = "tokenized"
     said_input = known.uncached_in is not None
     reasoning, other = tokenized.reasoning_out, tokenized.other_out
     if other is not None:
         other = max(other, chunks - (reasoning or 0))
     elif known.other_out is not None:
-        reasoning, other = known.reasoning_out, known.other_out
+        basis, reasoning, other = "counted", known.reasoning_out, known.other_out
     source = known if said_input else tokenized
-    return "tokenized", Usage(
+    return basis, Usage(
         uncached_in=source.uncached_in,
         cached_in=source.cached_in,
         cache_write_in=source.cache_write_in,

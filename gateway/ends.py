@@ -94,7 +94,8 @@ class Ends:
             cause, more = "client_gone", POLICIES[cause].reason
         policy = POLICIES[cause]
         call.lease(None)
-        if call.answer is not None:
+        # Behind its own error a backend ends the stream by itself, and those bytes are the client's.
+        if call.answer is not None and cause != "backend_error":
             call.answer.close()
         counted = billed(policy, call.counted(), call.chunks)
         if call.called and wants_tokens(policy, counted[0], call.chunks):

@@ -351,8 +351,6 @@ class Relay:
                 call.sending = True
                 await reply.body(passed, more=True)
                 call.sending = False
-            if meter.fault is not None and call.finished:
-                break
         rest = _veiled(meter.rest(), call)
         if not call.finished:
             await self._end_stream(call, answer)
