@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from streams.local.layout import Layout
 
 
-@click.command("audit", short_help="Compare spools, ledger, projections and exports.")
+@click.command("audit", short_help="Compare spools, ledger, projections, exports, engines.")
 @place_option
 @json_option
 def command(place: Place, as_json: bool) -> int:
-    """Compare spools, ledger, projections and exports. Exit code 1 and the differences if they
-    part. Works on a live gateway, up to where its ledger stands."""
+    """Compare spools, ledger, projections, exports, and the engines' own counters where they were
+    read for ten minutes and more. Exit code 1 and the differences if they part. Works on a live
+    gateway, up to where its ledger stands."""
     from ledger.audit import audit
     from ledger.export.manifest import exports
     from streams.local.layout import Layout
