@@ -217,7 +217,8 @@ def _whole_choice(call: Call, index: int) -> Json:
         if thought:
             choice["message"]["reasoning_content"] = thought
     else:
-        choice["text"] = thought + said
+        # It has no place for thoughts, so its words begin behind them.
+        choice["text"] = said
     if call.logprobs:
         choice["logprobs"] = _logprobs(call, 0, call.tokens, index)
     return choice
