@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.wire.requests import Asked, Engine, asked, forwarded
 from gateway.wire.sse import StreamMeter
+from ledger.events import Usage
 from tests.support import shapes
 from tests.support.script import parse
 
@@ -24,6 +25,9 @@ WISHES: tuple[dict[str, Any], ...] = (
     {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     {"stream_options": {"include_usage": False}, "timings_per_token": True},
 )
+
+WISH = Asked("m", stream=True, usage=False, continuous=False, timings=False, held_out=None)
+WISH_USAGE = msgspec.structs.replace(WISH, usage=True)
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,3 +114,22 @@ def pieces(stream: bytes, cuts: Iterable[int]) -> list[bytes]:
     """`stream` cut at the places `cuts`."""
     places = [0, *sorted(cuts), len(stream)]
     return [stream[start:end] for start, end in itertools.pairwise(places)]
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "c", "model": "m", "choices": [choice]} | more
+
+
+def usage(prompt: int, completion: int, **more: Any) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion} | more
+
+
+def tokens(uncached: int, out: int, cached: int = 0, reasoning: int = 0) -> Usage:
+    return Usage(
+        uncached_in=uncached,
+        cached_in=cached,
+        cache_write_in=0,
+        reasoning_out=reasoning,
+        other_out=out,
+    )

@@ -15,19 +15,22 @@ from gateway.wire.sse import StreamMeter
 from ledger.events import Usage
 from tests.gateway.answers import (
     ENGINES,
+    WISH,
+    WISH_USAGE,
     WISHES,
     Said,
     Style,
+    chunk,
     events,
     metered,
     pieces,
     said,
     styles,
+    tokens,
+    usage,
     written,
 )
 
-WISH = Asked("m", stream=True, usage=False, continuous=False, timings=False, held_out=None)
-WISH_USAGE = msgspec.structs.replace(WISH, usage=True)
 NASTY = (
     "[DONE]",
     '"usage":{"prompt_tokens":9}',
@@ -54,25 +57,6 @@ scripts = st.builds(
     st.sampled_from((0, 0, 0, 1, 2, 3)),
     st.sampled_from((0, 0, 0, 1, 2, 3, 4, 5)),
 )
-
-
-def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"id": "c", "model": "m", "choices": [choice]} | more
-
-
-def usage(prompt: int, completion: int, **more: Any) -> dict[str, Any]:
-    return {"prompt_tokens": prompt, "completion_tokens": completion} | more
-
-
-def tokens(uncached: int, out: int, cached: int = 0, reasoning: int = 0) -> Usage:
-    return Usage(
-        uncached_in=uncached,
-        cached_in=cached,
-        cache_write_in=0,
-        reasoning_out=reasoning,
-        other_out=out,
-    )
 
 
 def own_view(answer: Said, engine: Engine) -> list[Any]:
