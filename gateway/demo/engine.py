@@ -22,13 +22,17 @@ CONTEXT_TOKENS_MAX = 8192
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to serve, where, and who may call: only who has `key`."""
+    """What to serve, where, and who may call: only who has `key`.
+
+    `pooled`: embeddings and ranks as well, of whatever worth with this model.
+    """
 
     model: str
     host: str
     port: int
     key: str
     threads: int
+    pooled: bool = False
 
 
 def threads_here() -> int:
@@ -83,6 +87,9 @@ def main() -> int:
     params.n_parallel = SLOTS
     params.n_ctx = CONTEXT_TOKENS_MAX
     params.verbosity = 0
+    if order.pooled:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = order.threads
     try:
         server = xllamacpp.Server(params)
