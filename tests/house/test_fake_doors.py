@@ -32,7 +32,9 @@ def deltas(events: list[Any]) -> str:
     return "".join(found)
 
 
-@pytest.mark.parametrize("script", [Script(), Script(chunks=9, done=False, tools=True, cut=3)])
+@pytest.mark.parametrize(
+    "script", [Script(), Script(chunks=9, done=False, tools=True, cut=3, open_end=True)]
+)
 def test_a_script_is_spelled_and_read_back(script: Script) -> None:
     assert parse(f"-{spell(script)}") == script
 

@@ -57,7 +57,8 @@ class Direct(msgspec.Struct, frozen=True, kw_only=True):
         return [*items, "[DONE]"] if script.done and dialect.mark else items
 
     def stream(self) -> bytes:
-        return b"".join(sse(self.call, item) for item in self.sent())
+        stream = b"".join(sse(self.call, item) for item in self.sent())
+        return stream.rstrip(b"\r\n") if self.call.script.open_end else stream
 
     def plain(self) -> bytes:
         answer = DIALECTS[self.plan.path].whole(self.call)

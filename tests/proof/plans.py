@@ -136,7 +136,7 @@ def drawn(dice: random.Random) -> Plan:
         engine=engine,
         stream=stream,
         script=_script(dice, path, engine),
-        choices=dice.choice((1, 1, 1, 2, 3)) if path in (CHAT, TEXT) else 1,
+        choices=dice.choice((1, 1, 1, 1, 1, 2, 3)) if path in (CHAT, TEXT) else 1,
         wish=dice.randrange(len(WISHES)) if path in (CHAT, TEXT) and stream else 0,
         logprobs=path in (CHAT, TEXT) and dice.random() < 0.15,
         reset=dice.random() < 0.5,
@@ -173,6 +173,7 @@ def _script(dice: random.Random, path: str, engine: Engine) -> Script:
         tools=path in (CHAT, RESPONSES, MESSAGES) and dice.random() < 0.1,
         accents=dice.random() < 0.2,
         crlf=dice.random() < 0.15,
+        open_end=dice.random() < 0.1,
         pings=dice.random() < 0.15,
         done=dice.random() > 0.1,
     )

@@ -57,7 +57,9 @@ class Sim(msgspec.Struct):
         if leaves is not None and crash is not None and not lost:
             stop = min(stop, crash)
         whole = len(seen) == wanted and not lost
-        self._count(prompt, cached, [w for w in made if w <= stop], began, first, stop, crash)
+        forgotten = cut is not None and not whole and dice.random() < 0.5
+        done = [when for when in made if when <= stop]
+        self._count(prompt, cached, done, began, first, stop, crash, forgotten)
         known = bool(seen)
         usage = Usage(
             uncached_in=prompt - cached if known else None,
@@ -90,9 +92,13 @@ class Sim(msgspec.Struct):
         first: float,
         stop: float,
         crash: float | None,
+        forgotten: bool,
     ) -> None:
-        """What the engine's counters move by for one request, each at its moment."""
+        """What the engine's counters move by for one request, each at its moment. One that was
+        stopped is `forgotten` by counters that may do so."""
         for measure in self.counting.measures:
+            if forgotten and not measure.cut_counts:
+                continue
             total = {
                 "in": prompt,
                 "uncached_in": prompt - cached,

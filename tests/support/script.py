@@ -39,7 +39,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     running: bool = False  # q1: running usage on every chunk although nobody asked
     tools: bool = False  # l1: the tokens that are no reasoning are a tool call's arguments
     accents: bool = False  # a1: words hold characters of two and of four bytes, not escaped
-    crlf: bool = False  # y1: events end with CRLF CRLF
+    crlf: bool = False  # y1, y3: events end with CRLF CRLF
+    open_end: bool = False  # y2, y3: the last event of a stream has no line end
     pings: bool = False  # o1: a comment line before every chunk
     done: bool = True  # z1: the closing [DONE], or the event that ends the stream, never comes
     status: int | None = None  # e: answer with this HTTP status instead
@@ -71,7 +72,6 @@ _NUMBERS = {
 }
 _SWITCHES = {
     "q": "running",
-    "y": "crlf",
     "o": "pings",
     "h": "hang",
     "f": "details",
@@ -89,6 +89,8 @@ def parse(model: str) -> Script:
     values |= {field: bool(found[letter]) for letter, field in _SWITCHES.items() if letter in found}
     if "z" in found:
         values["done"] = not found["z"]
+    if "y" in found:
+        values |= {"crlf": bool(found["y"] & 1), "open_end": bool(found["y"] & 2)}
     return msgspec.convert(values, Script)
 
 
@@ -100,4 +102,6 @@ def spell(script: Script) -> str:
         value = getattr(script, field)
         if value != getattr(plain, field):
             flags.append(f"{letter}{int(not value) if letter == 'z' else int(value)}")
+    if script.crlf or script.open_end:
+        flags.append(f"y{script.crlf + 2 * script.open_end}")
     return "-".join(flags)

@@ -161,7 +161,10 @@ class Play:
 
     async def _events(self, events: list[bytes], *, last: bool = False) -> None:
         """Send `events` as one HTTP chunk, or in the slices that the script wants."""
-        data = self._packer.packed(b"".join(events), last=last) if events or last else b""
+        joined = b"".join(events)
+        if last and self._call.script.open_end:
+            joined = joined.rstrip(b"\r\n")
+        data = self._packer.packed(joined, last=last) if joined or last else b""
         end = b"0\r\n\r\n" if last else b""
         if data:
             await self._sliced(b"%x\r\n%b\r\n" % (len(data), data) + end)
