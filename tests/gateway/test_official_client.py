@@ -126,7 +126,7 @@ async def test_async_close_in_the_middle_of_a_stream(house: House) -> None:
                 break
         await stream.close()
     end = await asyncio.to_thread(ended, house.data, request_id)
-    assert (end.outcome, end.basis) == ("client_gone", "counted")
+    assert (end.outcome, end.basis) == ("client_gone", "tokenized")
     assert 5 <= end.usage.other_out < 900
 
 
