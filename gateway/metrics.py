@@ -55,12 +55,7 @@ class GatewayCollector(Collector):
             (),
             [((), stats.unauthorized)],
         )
-        yield _counter(
-            "tollbook_attempts_failed",
-            "Calls to a backend that failed before the first byte.",
-            ("backend", "reason"),
-            stats.attempts_failed.items(),
-        )
+        yield from self._of_backends()
         yield _counter(
             "tollbook_tokens",
             "Tokens billed, by disjoint bucket.",
@@ -82,18 +77,6 @@ class GatewayCollector(Collector):
             (),
             [((), stats.finish_delayed)],
         )
-        yield _counter(
-            "tollbook_scrapes_failed",
-            "Times that a backend did not tell its own counters.",
-            ("backend",),
-            (((backend,), count) for backend, count in stats.scrapes_failed.items()),
-        )
-        yield _counter(
-            "tollbook_probe_failures",
-            "Probes of the gateway's own that had no answer.",
-            ("backend", "model"),
-            stats.probe_failures.items(),
-        )
         yield _histogram(
             "gen_ai_server_request_duration_seconds", "A whole request.", stats.duration
         )
@@ -106,6 +89,27 @@ class GatewayCollector(Collector):
             "tollbook_overhead_seconds", "Time spent in the gateway itself.", stats.overhead
         )
         yield from GaugeCollector(self._gauges).collect()
+
+    def _of_backends(self) -> Iterator[Metric]:
+        stats = self._stats
+        yield _counter(
+            "tollbook_attempts_failed",
+            "Calls to a backend that failed before the first byte.",
+            ("backend", "reason"),
+            stats.attempts_failed.items(),
+        )
+        yield _counter(
+            "tollbook_scrapes_failed",
+            "Times that a backend did not tell its own counters.",
+            ("backend",),
+            (((backend,), count) for backend, count in stats.scrapes_failed.items()),
+        )
+        yield _counter(
+            "tollbook_probe_failures",
+            "Probes of the gateway's own that had no answer.",
+            ("backend", "model"),
+            stats.probe_failures.items(),
+        )
 
 
 class GaugeCollector(Collector):
