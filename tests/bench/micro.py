@@ -8,16 +8,16 @@ import timeit
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from gateway.backends.pool import Backend
 from gateway.call import Call
 from gateway.routing.policy import Wanted, choose
-from gateway.wire.endpoints import CHAT
-from gateway.wire.endpoints import CHAT
+from gateway.wire.endpoints import BY_NAME, CHAT
+from gateway.wire.meters import make_meter
 from gateway.wire.requests import Asked, Engine, asked
-from gateway.wire.sse import StreamMeter
 from gateway.wire.usage import usage_of_answer
 from ledger.clock import SystemClock
 from ledger.events import Usage
@@ -36,6 +36,34 @@ CHUNK = (
     b'"finish_reason":null}]}\n\n'
 )
 RUNNING = CHUNK[:-3] + b',"usage":{"prompt_tokens":12,"total_tokens":17,"completion_tokens":5}}\n\n'
+TIMED = CHUNK[:-3] + (
+    b',"timings":{"cache_n":3,"prompt_n":9,"prompt_ms":1.5,"predicted_n":5,"predicted_ms":2.5}}\n\n'
+)
+RESPONSE = (
+    b"event: response.output_text.delta\ndata: "
+    b'{"type":"response.output_text.delta","sequence_number":17,"item_id":"msg_0123456789abcdef",'
+    b'"output_index":0,"content_index":0,"delta":" t123","logprobs":[]}\n\n'
+)
+MESSAGE = (
+    b"event: content_block_delta\ndata: "
+    b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" t123"}}\n\n'
+)
+TRANSCRIPT = b'data: {"type":"transcript.text.delta","delta":" t123"}\n\n'
+SPEECH = b'data: {"type":"speech.audio.delta","audio":"' + b"A" * 4096 + b'"}\n\n'
+ONE = Asked("m", stream=True, usage=False, continuous=False, timings=False, held_out=None)
+TWO = Asked(
+    "m", stream=True, usage=False, continuous=False, timings=False, held_out=None, answers=2
+)
+STREAMS: tuple[tuple[str, str, Engine, Asked, bytes], ...] = (
+    ("chat, openai", "chat/completions", "openai", ONE, CHUNK),
+    ("chat, vllm", "chat/completions", "vllm", ONE, RUNNING),
+    ("chat, llamacpp", "chat/completions", "llamacpp", ONE, TIMED),
+    ("chat of two answers, vllm", "chat/completions", "vllm", TWO, RUNNING),
+    ("responses", "responses", "vllm", ONE, RESPONSE),
+    ("messages", "messages", "vllm", ONE, MESSAGE),
+    ("transcription", "audio/transcriptions", "openai", ONE, TRANSCRIPT),
+    ("speech, 4 KiB each", "audio/speech", "openai", ONE, SPEECH),
+)
 NUMBER, REPEAT = 5_000, 5
 
 
@@ -52,12 +80,11 @@ def main() -> None:
             seconds = min(timeit.repeat(part, number=NUMBER, repeat=REPEAT)) / NUMBER
             table.add_row(name, f"{seconds * 1e6:.2f}")
         spool.close()
-    kinds: tuple[tuple[Engine, bytes], ...] = (("openai", CHUNK), ("vllm", RUNNING))
-    for engine, chunk in kinds:
+    for kind, name, engine, wish, chunk in STREAMS:
         for count in (1, 10, 100):
             table.add_row(
-                f"meter, {engine}, {count} chunks a read, per chunk",
-                f"{meter_seconds(engine, chunk, count) * 1e6:.2f}",
+                f"meter, {kind}, {count} chunks a read, per chunk",
+                f"{meter_seconds(name, engine, wish, chunk, count) * 1e6:.2f}",
             )
     Console().print(table)
 
@@ -80,9 +107,9 @@ def parts(spool: SpoolWriter) -> dict[str, Callable[[], object]]:
     }
 
 
-def meter_seconds(engine: Engine, chunk: bytes, count: int) -> float:
+def meter_seconds(name: str, engine: Engine, wish: Asked, chunk: bytes, count: int) -> float:
     """Seconds for one chunk, when `count` of them come in one read."""
-    meter = StreamMeter(Asked("m", True, False, False, False, None), engine, chat=True)
+    meter = make_meter(BY_NAME[name], wish, engine)
     read, number = chunk * count, max(1, NUMBER // count)
     taken = timeit.repeat(lambda: meter.feed(read), number=number, repeat=REPEAT)
     return min(taken) / number / count
