@@ -137,7 +137,7 @@ def test_gateways_and_relays_are_killed_again_and_again(
             finished.add(line.strip())
             if count == 600 + seed % 500:
                 relay.kill()
-            if count == 3000 + seed % 50:
+            if count == 1500 + seed % 50:
                 gateway.kill()
         gateway.wait(SECONDS_MAX)
         gateway.stdout.close()
