@@ -238,6 +238,14 @@ def test_a_request_across_an_edge_is_shared_by_time_and_widens_the_bound() -> No
     assert names(looked) == ["edge"] and verdict(looked) == "explained"
 
 
+@pytest.mark.parametrize(("seconds", "low"), [(594.5, 5), (596, 0), (598, 0), (598.9, 0)], ids=str)
+def test_near_an_edge_a_request_may_be_on_either_side(seconds: float, low: int) -> None:
+    """It ends three seconds later, and the window at 600 s."""
+    looked = side(window([llama(0), llama(600)], whole(seconds)))
+    assert (looked.low, looked.high) == (low, 5)
+    assert looked.ledger == (5 if seconds + 3 < 600 else 0)
+
+
 def test_probes_are_named() -> None:
     found = window([llama(0), llama(600, 10, 0, 5)], whole(60, key_id=SYSTEM_KEY_ID))
     assert names(side(found)) == ["probes"] and verdict(side(found)) == "same"
