@@ -5,10 +5,12 @@ that the backend had produced as far as it is known. Who was let down pays for w
 server fails before anything arrived nothing is billed, and later the prompt and what was delivered.
 """
 
+from collections.abc import Collection
 from typing import Final, Literal
 
 import msgspec
 
+from gateway.wire.requests import Asked, Engine
 from ledger.events import Basis, Usage
 from ledger.events.requests import Outcome
 from ledger.events.usage import NOTHING_KNOWN
@@ -77,7 +79,20 @@ POLICIES: Final[dict[Cause, Policy]] = {
 `abandoned`, with the last running totals, and never tokenized, since no text is on disk."""
 
 DRAINED: Final = "the client hung up; the answer was read to its end"
-"""The reason of a request whose model is in `gateway.drain_to_end`."""
+"""The reason of a request whose client left and whose answer was read on (`reads_on`)."""
+
+
+def reads_on(wish: Asked, engine: Engine | None, drain_to_end: Collection[str]) -> bool:
+    """True if an answer is read to its end although its client has left.
+
+    That is so where it is set for the model. It is so for an answer of llama.cpp that is not
+    streamed, too: llama.cpp goes on with it whether or not its connection is closed (its issue
+    24496; measured in tests/e2e/test_real_doors.py), so to stop reading would spare it nothing and
+    cost the count.
+    """
+    if engine == "llamacpp" and not wish.stream:
+        return True
+    return wish.model in drain_to_end or "*" in drain_to_end
 
 
 def billed(policy: Policy, counted: tuple[Basis, Usage], chunks: int) -> tuple[Basis, Usage]:
@@ -98,9 +113,9 @@ def bettered(known: Usage, tokenized: Usage | None, chunks: int) -> tuple[Basis,
     """`known`, counted by chunks, with what a tokenizer found; null if it found nothing new.
 
     It is `counted` still if the text was too long to be kept, so that only the prompt is better
-    known. What the engine said itself stands. The output is never less than the chunks that were seen:
-    each of them held at least one token, while a text may be written with fewer tokens than it was
-    produced with.
+    known. What the engine said itself stands. The output is never less than the chunks that were
+    seen: each of them held at least one token, while a text may be written with fewer tokens than
+    it was produced with.
     """
     if tokenized is None or not any(tokenized.counts()):
         return None

@@ -94,7 +94,7 @@ class Ends:
             cause, more = "client_gone", POLICIES[cause].reason
         policy = POLICIES[cause]
         call.lease(None)
-        # Behind its own error a backend ends the stream by itself, and those bytes are the client's.
+        # Behind its own error a backend ends the stream by itself: those bytes are the client's.
         if call.answer is not None and cause != "backend_error":
             call.answer.close()
         counted = billed(policy, call.counted(), call.chunks)

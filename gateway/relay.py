@@ -15,7 +15,7 @@ import msgspec
 from gateway.backends.pool import Backend, Pool
 from gateway.backends.port import Answer, BackendFailed, Client
 from gateway.call import Call
-from gateway.cuts import DRAINED, POLICIES, Cause, Cut
+from gateway.cuts import DRAINED, POLICIES, Cause, Cut, reads_on
 from gateway.ends import DRAFTS_IN_ONE_APPEND, Ends
 from gateway.errors import ApiError, Overloaded, TooSlow, Upstream
 from gateway.keeping import Allowance, Kept
@@ -162,9 +162,9 @@ class Relay:
 
     def client_gone(self, call: Call) -> None:
         """The client of `call` hung up: stop the backend and bill what was produced, or read its
-        answer to the end where that is set for its model."""
-        drains = self._drain_to_end
-        if drains and call.cut is None and (call.wish.model in drains or "*" in drains):
+        answer to the end where that is set for its model or stopping is of no use."""
+        engine = None if call.backend is None else call.backend.engine
+        if call.cut is None and reads_on(call.wish, engine, self._drain_to_end):
             call.client_left = True
             return
         self._cut(call, "client_gone")

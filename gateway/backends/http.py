@@ -53,8 +53,8 @@ where it is."""
 
 _CLOSES_AFTER_STREAMS = "llamacpp"
 """The engine that says `Keep-Alive` and yet closes the connection behind a streamed answer, so that
-whoever comes next on it may lose its request (one of twenty on a busy machine). It gets a connection
-for each request, which also leaves its few threads to those that are at work."""
+whoever comes next on it may lose its request (one of twenty on a busy machine). It gets a
+connection for each request, which also leaves its few threads to those that are at work."""
 
 _OWN_LIMITS = (errno.EMFILE, errno.ENFILE)
 

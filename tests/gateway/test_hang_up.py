@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.cuts import DRAINED
 from ledger.events import Usage
 from tests.gateway.doors import (
     CHAT,
@@ -31,8 +32,9 @@ from tests.support import processes
 from tests.support.processes import Backend, Gateway, call, in_threads, tollbook, wait_until
 from tests.support.shapes import Engine
 
-SLOW, LATE, SHORT, ONCE = "n600-i5000-c4", "d8000", "n4", "n1600-i5000"
-"""Scripts: three seconds of tokens; long silence first; at once; eight seconds for a plain call."""
+SLOW, LATE, SHORT, ONCE, BRIEF = "n600-i5000-c4", "d8000", "n4", "n1600-i5000", "n120-i5000"
+"""Scripts: three seconds of tokens; long silence first; at once; eight seconds for a plain
+call; less than one."""
 
 ENGINES: tuple[Engine, ...] = ("vllm", "llamacpp", "fake")
 PROMPT, CACHED = 12, 4
@@ -68,7 +70,11 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lines]:
             engine: stack.enter_context(processes.backend(directory, engine)) for engine in ENGINES
         }
         tables = [
-            backend(server.url, engine, models=[f"{engine}-{s}" for s in (SLOW, LATE, SHORT, ONCE)])
+            backend(
+                server.url,
+                engine,
+                models=[f"{engine}-{s}" for s in (SLOW, LATE, SHORT, ONCE, BRIEF)],
+            )
             for engine, server in servers.items()
         ]
         gateway = stack.enter_context(door(directory, tables))
@@ -151,7 +157,7 @@ def test_after_the_last_token(lines: Lines, engine: Engine, path: str) -> None:
     assert (end.usage.uncached_in, end.usage.other_out) == (PROMPT, 4)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["vllm", "fake"])
 def test_a_plain_call(lines: Lines, engine: Engine) -> None:
     tag = f"plain-{engine}"
     client = RawClient(lines.gateway.port)
@@ -166,6 +172,18 @@ def test_a_plain_call(lines: Lines, engine: Engine) -> None:
     # An engine tells nothing of a plain answer before its end.
     assert (end.outcome, end.basis) == ("client_gone", "tokenized")
     assert end.usage == Usage(uncached_in=WORDS)
+
+
+def test_a_plain_call_that_llamacpp_would_not_stop_is_read_to_its_end(lines: Lines) -> None:
+    client = RawClient(lines.gateway.port)
+    body = {"model": f"llamacpp-{BRIEF}", "messages": TALK, "user": "read-on"}
+    client.send(CHAT, lines.key, body)
+    time.sleep(0.3)
+    client.break_off()
+    assert lines.served("llamacpp", "read-on")["end"] == "done"
+    end = the_end(lines, "llamacpp", "read-on")
+    assert (end.outcome, end.basis, end.reason) == ("client_gone", "reported", DRAINED)
+    assert (end.usage.uncached_in, end.usage.other_out) == (PROMPT, 120)
 
 
 def test_running_totals_are_told_while_it_runs(lines: Lines) -> None:
