@@ -59,7 +59,7 @@ lines = st.builds(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stories(), st.lists(lines, min_size=1, max_size=6))
 def test_the_requests_of_any_line_add_up_to_what_the_bill_says(
     make_ledger: Make, told: list[Draft], wanted: list[LineOf]
