@@ -65,14 +65,16 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 class Counting(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine counts, in versions that have all these counters on their page.
 
-    `notice` is how long it may work on after its caller has hung up. `digits`: its page shows
-    counters rounded to so many digits; null: exactly.
+    `notice` is how long it may work on after the caller of a stream has hung up, `plain_notice`
+    after that of a plain answer. `digits`: its page shows counters rounded to so many digits; null:
+    exactly.
     """
 
     engine: str
     versions: str
     measures: tuple[Measure, ...]
     notice: timedelta = timedelta(seconds=2)
+    plain_notice: timedelta = timedelta(seconds=2)
     digits: int | None = None
 
 
@@ -81,7 +83,8 @@ OUTPUT: Final = ("reasoning_out", "other_out")
 
 LINGERS: Final = timedelta(minutes=30)
 """SGLang looks for a hang-up late, and some versions never do (its pull request 34894 tells of
-1,803 tokens made for nobody): so long may a cut request be at work there."""
+1,803 tokens made for nobody); llama.cpp does not while it makes a plain answer (its issue 24496;
+300 of 300 tokens were made here). So long may a cut request be at work there."""
 
 _NOT_SAID: Final = "the engine only tells of cached tokens in its usage if it is started so"
 
@@ -115,6 +118,7 @@ COUNTINGS: Final = (
     Counting(
         engine="llamacpp",
         versions="since August 2026",
+        plain_notice=LINGERS,
         digits=6,
         measures=(
             Measure(
@@ -140,6 +144,7 @@ COUNTINGS: Final = (
     Counting(
         engine="llamacpp",
         versions="before",
+        plain_notice=LINGERS,
         digits=6,
         measures=(
             Measure(
@@ -182,6 +187,7 @@ COUNTINGS: Final = (
         engine="sglang",
         versions="with a counter of cached tokens",
         notice=LINGERS,
+        plain_notice=LINGERS,
         measures=(
             _SGLANG_IN,
             Measure(
@@ -198,7 +204,11 @@ COUNTINGS: Final = (
         ),
     ),
     Counting(
-        engine="sglang", versions="before", measures=(_SGLANG_IN, _SGLANG_OUT), notice=LINGERS
+        engine="sglang",
+        versions="before",
+        measures=(_SGLANG_IN, _SGLANG_OUT),
+        notice=LINGERS,
+        plain_notice=LINGERS,
     ),
 )
 """Every engine; of two entries of one engine the first stands whose counters are all there."""

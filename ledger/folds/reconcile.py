@@ -81,6 +81,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     key_id: str | None = None
+    stream: bool = True
     state: str = "finished"
     outcome: str | None = None
     status: int | None = None
@@ -273,7 +274,7 @@ class _Tally:
 
     def take(self, ran: Ran) -> bool:
         """Add one attempt. True if any of it is in this window."""
-        notice = self._counting.notice
+        notice = self._counting.notice if ran.stream else self._counting.plain_notice
         amount, cause = _amount(ran, self.measure, notice)
         cut = amount.high > amount.ledger
         again = _again(Several(1, amount.high, amount.high * ran.answers), self.measure)

@@ -179,6 +179,11 @@ CUTS: dict[str, tuple[Ran, int, int]] = {
         5,
         100,
     ),
+    "llama.cpp makes a plain answer to its end": (
+        whole(60, outcome="client_gone", basis="tokenized", stream=False),
+        0,
+        100 + 8,
+    ),
     "read to its end": (whole(60, outcome="client_gone"), 5, 5),
     "chunks are a lower bound": (whole(60, outcome="client_gone", basis="counted"), 5, 100),
     "nothing is known": (whole(60, basis="none", usage=Usage()), 0, 100),

@@ -152,6 +152,21 @@ def test_limits_failed_attempts_and_the_end_of_an_abandoned_one_are_looked_up(
     assert window.requests == 3 and not window.beyond
 
 
+@pytest.mark.parametrize(("stream", "low"), [(True, 3), (False, 0)])
+def test_a_plain_answer_of_llamacpp_goes_on_when_its_client_has_left(
+    ledger: Ledger, stream: bool, low: int
+) -> None:
+    cut = {"outcome": "client_gone", "basis": "running", "stream": stream}
+    drafts = [
+        *served("r", 2900, say.tokens(10, 3), **cut),
+        read_at(1, 10, 0, 0, 0),
+        read_at(2, 3000, 10, 0, 3),
+    ]
+    Feeder(ledger).feed(scribed(drafts))
+    (window,) = windows(ledger)
+    assert side(window, "out").low == low and not window.beyond
+
+
 def test_several_answers_explain_a_surplus_of_prompts(ledger: Ledger) -> None:
     names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
     drafts = [
