@@ -4,6 +4,7 @@ Nothing was added to these requests, so every byte passes as it comes and only a
 by line: servers write an event's JSON in one line. Pure: bytes in, bytes out.
 """
 
+from abc import ABC, abstractmethod
 from typing import Final
 
 import msgspec
@@ -77,7 +78,7 @@ _RESPONSE_ENDS: Final = frozenset(
 )
 
 
-class NamedMeter:
+class NamedMeter(ABC):
     """What the meters of all dialects share: lines, bounds, errors and the count."""
 
     __slots__ = (
@@ -174,9 +175,9 @@ class NamedMeter:
             return
         self._seen(event)
 
+    @abstractmethod
     def _seen(self, event: _Event) -> None:
         """Count one event."""
-        raise NotImplementedError
 
     def _say(self, raw: msgspec.Raw, usage: Usage | None, *, final: bool) -> None:
         """Take over a usage, if it can be believed: the last one counts, never the sum."""

@@ -51,9 +51,7 @@ MESSAGE = (
 TRANSCRIPT = b'data: {"type":"transcript.text.delta","delta":" t123"}\n\n'
 SPEECH = b'data: {"type":"speech.audio.delta","audio":"' + b"A" * 4096 + b'"}\n\n'
 ONE = Asked("m", stream=True, usage=False, continuous=False, timings=False, held_out=None)
-TWO = Asked(
-    "m", stream=True, usage=False, continuous=False, timings=False, held_out=None, answers=2
-)
+TWO = msgspec.structs.replace(ONE, answers=2)
 STREAMS: tuple[tuple[str, str, Engine, Asked, bytes], ...] = (
     ("chat, openai", "chat/completions", "openai", ONE, CHUNK),
     ("chat, vllm", "chat/completions", "vllm", ONE, RUNNING),
