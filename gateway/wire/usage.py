@@ -199,9 +199,17 @@ def usage_of_answer(
         return None if usage is None or None in usage.counts() else usage
     if endpoint.dialect in ("responses", "transcription", "speech"):
         return usage_from_in_out(raw)
-    if engine == "llamacpp" and len(_answers.decode(body).choices) > 1:
+    if engine == "llamacpp" and _several(body):
         return None
     return usage_from(raw)
+
+
+def _several(body: bytes) -> bool:
+    """True if the answer holds more than one choice."""
+    try:
+        return len(_answers.decode(body).choices) > 1
+    except UNREADABLE:
+        return False
 
 
 def _of_list(body: bytes) -> Usage | None:

@@ -318,3 +318,11 @@ def test_an_answer_without_end_of_nesting_has_no_usage() -> None:
 def test_an_answer_that_is_no_object_has_no_usage() -> None:
     for body in (b"", b"[]", b"null", b"<html>", b'{"usage":', b'{"choices":[]}'):
         assert usage_of_answer(body) is None
+
+
+@pytest.mark.parametrize("choices", ["null", '"two"', "{}", "[[]]", "7"])
+def test_choices_that_are_no_list_hide_no_usage(choices: str) -> None:
+    body = f'{{"choices":{choices},"usage":{{"prompt_tokens":9,"completion_tokens":2}}}}'.encode()
+    usage = usage_of_answer(body, engine="llamacpp")
+    assert usage is not None
+    assert (usage.uncached_in, usage.other_out) == (9, 2)
