@@ -142,6 +142,9 @@ def drawn(dice: random.Random) -> Plan:
         reset=dice.random() < 0.5,
         words=dice.randrange(1, 30),
     )
+    if engine == "llamacpp" and plan.choices > 1 and plan.script.usage == 3:
+        # It tells each answer's usage apart, and none of them twice.
+        plan = msgspec.structs.replace(plan, choices=1)
     if path in (CHAT, TEXT, RESPONSES, MESSAGES) and dice.random() < 0.1:
         return msgspec.structs.replace(plan, limit=dice.randrange(1, 8))
     return _broken(dice, plan)
