@@ -11,6 +11,7 @@ from gateway.cli.explain import parse_line
 from gateway.http.client_ids import client_request_of
 from gateway.secrets import hash_key
 from ledger.events import Usage
+from ledger.events.requests import SYSTEM_KEY_ID
 from streams.local.layout import Layout
 from streams.local.runner import run_once
 from tests.cli.books import dead_spool, run, run_json
@@ -166,6 +167,22 @@ def test_a_clients_own_id_finds_its_tries(data: Path) -> None:
     ]
     assert HINT not in run("explain", "cut000", "--data", str(data)).output
     assert explained(data, "--client", "nobody's")["requests"] == []
+
+
+def test_the_key_of_a_line_may_be_told_by_its_name(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    at = ("--data", str(data))
+    ids = [run_json("keys", "create", "--name", name, *at)["id"] for name in ("ada", "bob", "bob")]
+    lives = [say.life(f"r{n}", after(n), key_id) for n, key_id in enumerate([*ids, SYSTEM_KEY_ID])]
+    dead_spool(data, *(draft for life in lives for draft in life))
+    for key, request_id in (("ada", "r0"), (ids[0], "r0"), (ids[2], "r2"), ("system", "r3")):
+        said = explained(data, "--line", f"key={key},month=2026-11")
+        assert [one["request_id"] for one in said["requests"]] == [request_id], key
+        assert said["equal"]
+    shown = run("explain", "r0", *at).stdout
+    assert f"{ids[0]} (ada)" in shown
+    both = run("explain", "--line", "key=bob,month=2026-11", *at)
+    assert both.exit_code == 1 and "2 keys are named 'bob'" in both.stderr
 
 
 def test_what_retention_took_is_said_to_be_gone(data: Path, tmp_path: Path) -> None:
