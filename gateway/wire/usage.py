@@ -1,9 +1,11 @@
 """Token counts as engines write them, to the ledger's five disjoint buckets. Pure.
 
 In OpenAI's shapes cached and cache-write tokens are inside the prompt, reasoning tokens inside the
-output. Anthropic's `input_tokens` leaves out what was read from the cache or written to it; SGLang
-and llama.cpp keep to that, and vLLM says no more than the whole prompt, so one reading serves all.
-Audio, image, text and prediction tokens are inside those totals and get no bucket of their own.
+output. Anthropic's `input_tokens` leaves out what was read from the cache or written to it;
+llama.cpp and SGLang keep to that, and vLLM says no more than the whole prompt, so one reading
+serves all. (For a while SGLang wrote the cache hits beside the whole prompt. Nothing in its answer
+tells one from the other; those hits count twice, which `tollbook reconcile` shows.) Audio, image,
+text and prediction tokens are inside those totals and get no bucket of their own.
 """
 
 import msgspec
