@@ -112,7 +112,8 @@ def _stripped(item: Json) -> Json:
 
 
 def received(plan: Plan, body: bytes) -> tuple[int, int]:
-    """(chunks with text or sound, words) that the client got."""
+    """(chunks with text or sound, words) that the client got, of lines that were whole."""
+    body = body[: body.rfind(b"\n") + 1]
     if not plan.stream:
         return 0, 0
     if plan.path == SPEECH:
@@ -128,7 +129,8 @@ def received(plan: Plan, body: bytes) -> tuple[int, int]:
 
 def sounds(body: bytes) -> int:
     """The pieces of sound in a stream of speech, those that are there to their end."""
-    kinds = [event.get("type") for event in events(body) if isinstance(event, dict)]
+    lines = body[: body.rfind(b"\n") + 1]
+    kinds = [event.get("type") for event in events(lines) if isinstance(event, dict)]
     return kinds.count("speech.audio.delta")
 
 
