@@ -95,9 +95,13 @@ _messages = msgspec.json.Decoder(_Messages)
 _sound = msgspec.json.Decoder(_Sound)
 
 
-def delivered_texts(endpoint: Endpoint, answer: bytes, *, streamed: bool) -> list[Delivered]:
-    """The texts in `answer`: the raw bytes of a stream, or a whole JSON body. What cannot be read
-    is left out, as is an event without its end."""
+def delivered_texts(endpoint: Endpoint, answer: bytes, *, streamed: bool) -> list[Delivered] | None:
+    """The texts in `answer`: the raw bytes of a stream, or a whole body. Null if it is no text.
+
+    An event without its end is left out: nobody could read it.
+    """
+    if endpoint.dialect == "speech":
+        return None if answer else []
     found: dict[int, Delivered] = {}
     read = {"responses": _of_response, "messages": _of_messages, "transcription": _of_sound}.get(
         endpoint.dialect or "", _of_chat
@@ -109,8 +113,19 @@ def delivered_texts(endpoint: Endpoint, answer: bytes, *, streamed: bool) -> lis
                 one.reasoning += reasoning or ""
                 one.other += other or ""
         except UNREADABLE:
-            continue
+            if not streamed and data:
+                return _of_plain_text(endpoint, data)
     return [found[index] for index in sorted(found)]
+
+
+def _of_plain_text(endpoint: Endpoint, answer: bytes) -> list[Delivered] | None:
+    """What was spoken, where it was asked for as a text; subtitles hold more than was spoken."""
+    if endpoint.dialect != "transcription" or b"-->" in answer:
+        return None
+    try:
+        return [Delivered(other=answer.decode())]
+    except UnicodeDecodeError:
+        return None
 
 
 _Text = tuple[int, str | None, str | None]

@@ -77,9 +77,12 @@ def tokenized(
             return None
     reasoning, other = (None, None) if endpoint.generates else (0, 0)
     asked = _asked(body, endpoint)
+    texts: list[Delivered] | None = None
     # An answer that repeats its prompt is no measure of what was generated.
     if endpoint.generates and delivered is not None and not asked.echo:
-        counted = yield from _answer(endpoint, delivered, engine, asked.model or "", streamed)
+        texts = delivered_texts(endpoint, delivered, streamed=streamed)
+    if texts is not None:
+        counted = yield from _answer(texts, engine, asked.model or "")
         if counted is None:
             return None
         reasoning, other = counted
@@ -148,12 +151,9 @@ def _as_messages(chat: Json) -> Json | None:
 
 
 def _answer(
-    endpoint: Endpoint, delivered: bytes, engine: Engine, model: str, streamed: bool
+    texts: list[Delivered], engine: Engine, model: str
 ) -> Generator[Query, tuple[int, bytes], tuple[int, int] | None]:
     """(reasoning, other) tokens of what was delivered."""
-    if endpoint.dialect == "speech":
-        return (0, 0) if not delivered else None
-    texts: list[Delivered] = delivered_texts(endpoint, delivered, streamed=streamed)
     reasoning = other = 0
     for one in texts:
         thought = yield from _text(one.reasoning, engine, model, special=False)

@@ -74,10 +74,6 @@ def of(engine: Engine) -> Asked:
     return Asked(answers)
 
 
-def sse(*items: Any) -> bytes:
-    return written(items, Style(done=False))
-
-
 HELLO = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "say hello to me"}]
 # Two marks of roles, the mark of the answer, and six words.
 HELLO_TOKENS = 9
@@ -396,8 +392,25 @@ def test_the_text_of_a_whole_answer_is_counted(
     assert (usage.reasoning_out, usage.other_out) == found
 
 
+@pytest.mark.parametrize(
+    ("name", "answer", "found"),
+    [
+        ("audio/transcriptions", b"a b c\n", Usage(reasoning_out=0, other_out=3)),
+        ("audio/transcriptions", b"1\n00:00 --> 00:01\na\n", None),
+        ("audio/transcriptions", b"\xff\xfe", None),
+        ("audio/speech", b"\xff\xfb", None),
+        ("chat/completions", b"a b c", None),
+        ("chat/completions", b'{"choices":[{"message":{"content":"a b', None),
+    ],
+)
+def test_a_whole_answer_that_is_no_json(name: str, answer: bytes, found: Usage | None) -> None:
+    assert of("vllm").count(name, b"\xff", answer, streamed=False) == found
+    known = of("vllm").count("completions", {"prompt": "x"}, b"a b", streamed=False)
+    assert known == Usage(uncached_in=1)
+
+
 def test_output_is_tokenized_without_what_stands_around_a_prompt() -> None:
-    stream = sse({"choices": [{"text": "a"}]})
+    stream = written([{"choices": [{"text": "a"}]}], Style())
     asked = of("llamacpp")
     asked.count("completions", {"prompt": "x"}, stream, "llamacpp")
     assert [body["add_special"] for _, body in asked.queries] == [True, False]
@@ -408,7 +421,7 @@ def test_output_is_tokenized_without_what_stands_around_a_prompt() -> None:
 
 
 def test_an_answer_that_repeats_its_prompt_is_no_measure() -> None:
-    stream = sse({"choices": [{"text": "x a"}]})
+    stream = written([{"choices": [{"text": "x a"}]}], Style())
     found = of("vllm").count("completions", {"prompt": "x", "echo": True}, stream)
     assert found == Usage(uncached_in=1)
     found = of("vllm").count("completions", {"prompt": "x", "echo": False}, stream)
@@ -433,7 +446,7 @@ def test_an_answer_that_repeats_its_prompt_is_no_measure() -> None:
 def test_a_tokenizer_that_does_not_tell_gives_no_count(
     status: int, answer: Any, engine: Engine
 ) -> None:
-    stream = sse({"choices": [{"delta": {"content": "a"}, "text": "a"}]})
+    stream = written([{"choices": [{"delta": {"content": "a"}, "text": "a"}]}], Style())
     for name, body in (
         ("chat/completions", {"messages": HELLO}),
         ("completions", {"prompt": "x"}),
