@@ -12,7 +12,7 @@ from gateway.backends.port import BackendFailed
 from gateway.cuts import DRAINED, POLICIES, Cause, Cut, bettered, billed, wants_tokens
 from gateway.errors import ApiError
 from gateway.keeping import ALL_BYTES_MAX, STREAM_BYTES_MAX, Allowance, Kept
-from ledger.events import Usage
+from ledger.events import Basis, Usage
 from ledger.events.requests import Outcome
 from tests.gateway.desk import Desk, ScriptedAnswer, ScriptedClient, Step
 from tests.gateway.test_relay import DONE, LOST, REPORTED, USAGE, chunk
@@ -60,7 +60,7 @@ def test_a_tokenizer_never_takes_away_what_was_counted(
 
 
 def test_what_arrived_decides_where_a_server_failed_and_not_where_the_client_left() -> None:
-    counted = ("running", REPORTED)
+    counted: tuple[Basis, Usage] = ("running", REPORTED)
     for cause, policy in POLICIES.items():
         nothing = policy.billed == "delivered"
         assert billed(policy, counted, 0) == (("none", Usage()) if nothing else counted), cause
