@@ -216,11 +216,9 @@ class StreamMeter:
             )
         if self._timings and b'"timings":' in block:
             return self._one_by_one(block)
-        if seen.rfind(b'"usage":') < 0:
-            return block
-        if not self._added_running or self._separator != _LF or self._spaced:
-            return self._one_by_one(block)
-        return self._without_running(block)
+        if self._added_running and self._separator == _LF and not self._spaced:
+            return self._without_running(block)
+        return block if seen.rfind(b'"usage":') < 0 else self._one_by_one(block)
 
     def _texts(self, seen: bytes) -> int:
         """The chunks with text; only where some have none, look for the other kinds too.
@@ -249,9 +247,11 @@ class StreamMeter:
             if end < 1 or (part.find(b"}") != end - 1 and _NESTED.fullmatch(usage) is None):
                 return self._one_by_one(block)
             kept.append(part[end:])
-        if not rest or not kept[-2].endswith(b"}]"):
+        if not rest:
+            return block if block.rfind(b'"usage":') < 0 else self._one_by_one(block)
+        if not kept[-2].endswith(b"}]"):
             # Before running usage come choices. Without any it is the last word.
-            return self._one_by_one(block) if once or not rest else self._last_word(block)
+            return self._one_by_one(block) if once else self._last_word(block)
         stripped = b"".join(kept)
         if stripped.rfind(b'"usage":') >= 0:
             return self._one_by_one(block)
@@ -268,8 +268,7 @@ class StreamMeter:
         """A chunk of usage alone ends a stream; what comes before it still goes the fast way."""
         place = block.rfind(_LF, 0, block.rfind(_RUNNING))
         head = b"" if place < 0 else block[: place + len(_LF)]
-        stripped = self._without_running(head, once=True) if head.rfind(b'"usage":') >= 0 else head
-        return stripped + self._one_by_one(block[len(head) :])
+        return self._without_running(head, once=True) + self._one_by_one(block[len(head) :])
 
     def _one_by_one(self, block: bytes) -> bytes:
         """Look into every event from the first one on that may carry usage."""
