@@ -99,9 +99,9 @@ def _identity(case: Case) -> Iterator[str]:
     """Whose request it was, and what was asked."""
     plan, row = case.plan, case.row
     wanted = {
-        "model": f"m-{plan.engine}",
+        "model": f"m-{plan.server}",
         "endpoint": plan.path.removeprefix("/v1/"),
-        "backend_id": plan.engine,
+        "backend_id": plan.server,
         "attempts": 1,
         "request_id": case.got.headers.get("x-request-id", row["request_id"]),
     }
@@ -145,6 +145,8 @@ def _bases(case: Case) -> set[str]:
     if fate == "well":
         return _whole_bases(case)
     if fate == "left_early":
+        if plan.mute:
+            return {"none"}
         return {"tokenized", "none"} if _mute(plan) else {"tokenized"}
     if not plan.stream or (fate != "left" and not case.row["chunks"]):
         return {"none"}
@@ -170,7 +172,9 @@ def _whole_bases(case: Case) -> set[str]:
 
 
 def _by_text(case: Case) -> set[str]:
-    """By the tokenizer, unless the text was too long to be kept for it."""
+    """By the tokenizer, unless there is none or the text was too long to be kept for it."""
+    if case.plan.mute:
+        return {"counted"} if case.row["chunks"] else {"counted", "none"}
     if not case.plan.stream or len(case.direct.stream()) <= STREAM_BYTES_MAX:
         return {"tokenized"}
     return {"counted"} if len(case.got.body) > STREAM_BYTES_MAX else {"counted", "tokenized"}

@@ -34,6 +34,8 @@ INPUT_ONLY = ("/v1/embeddings", "/v1/rerank")
 _DOORS = (CHAT, TEXT, RESPONSES, MESSAGES, *INPUT_ONLY, *SPOKEN, SPEECH)
 _WEIGHTS = (40, 16, 14, 14, 5, 3, 4, 2, 2)
 
+MUTE = "mute"
+
 WISHES: tuple[dict[str, Any], ...] = (
     {},
     {"stream_options": {"include_usage": True}},
@@ -45,7 +47,8 @@ WISHES: tuple[dict[str, Any], ...] = (
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One script. `wish` is a place in `WISHES`; `hangs_at` is the chunk for `leaves_sometime`;
-    `words` are those of the prompt; `limit` is the client's own limit of tokens, 0 for none."""
+    `words` are those of the prompt; `limit` is the client's own limit of tokens, 0 for none;
+    `mute` is a backend without a tokenizer."""
 
     path: str
     engine: Engine
@@ -59,12 +62,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool = False
     words: int = 3
     limit: int = 0
+    mute: bool = False
 
     def line(self) -> str:
         """The plan in one line, which `read` takes back."""
         said = msgspec.to_builtins(self) | {"script": spell(self.script)}
         plain = {field.name: field.default for field in msgspec.structs.fields(Plan)}
         return " ".join(f"{name}={value}" for name, value in said.items() if value != plain[name])
+
+    @property
+    def server(self) -> str:
+        """The name of the backend, also in the model's."""
+        return MUTE if self.mute else self.engine
 
     @property
     def chatty(self) -> bool:
@@ -84,7 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def body(self, tag: str) -> dict[str, Any]:
         """The body as the client sends it; a form's fields where the endpoint takes a form."""
         script = msgspec.structs.replace(self.script, prompt=self.prompt_tokens())
-        said: dict[str, Any] = {"model": f"m-{self.engine}", "user": tag, "script": spell(script)}
+        said: dict[str, Any] = {"model": f"m-{self.server}", "user": tag, "script": spell(script)}
         if self.stream and self.path == SPEECH:
             said["stream_format"] = "sse"
         elif self.stream:
@@ -141,6 +150,7 @@ def drawn(dice: random.Random) -> Plan:
         logprobs=path in (CHAT, TEXT) and dice.random() < 0.15,
         reset=dice.random() < 0.5,
         words=dice.randrange(1, 30),
+        mute=engine == "fake" and dice.random() < 0.4,
     )
     if engine == "llamacpp" and plan.choices > 1 and plan.script.usage == 3:
         # It tells each answer's usage apart, and none of them twice.
@@ -235,7 +245,7 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         if field.name not in _KEPT:
             yield replace(plan, script=replace(script, **{field.name: field.default}))
     for field in msgspec.structs.fields(Plan):
-        if field.name in ("choices", "wish", "logprobs", "reset", "limit"):
+        if field.name in ("choices", "wish", "logprobs", "reset", "limit", "mute"):
             yield replace(plan, **{field.name: field.default})
     for chunks in (1, 2, script.chunks // 2, script.chunks - 1):
         if 0 < chunks < script.chunks:

@@ -22,6 +22,8 @@ from tests.support.shapes import ENGINES
 
 SCRIPTS = 300
 STREAMS = 200
+LEAST = f"path={CHAT} engine=fake script=n9-g4 client=leaves_there mute=True"
+"""No usage and no tokenizer, so that every basis is seen."""
 
 
 def check(played: Played, seed: int) -> None:
@@ -31,9 +33,10 @@ def check(played: Played, seed: int) -> None:
 
 def test_random_scripts(tmp_path: Path, seed: int) -> None:
     dice = random.Random(f"{seed}/scripts")
-    played = asyncio.run(prove(tmp_path, [drawn(dice) for _ in range(SCRIPTS)]))
+    plans = [read(LEAST), *(drawn(dice) for _ in range(SCRIPTS))]
+    played = asyncio.run(prove(tmp_path, plans))
     check(played, seed)
-    assert {"reported", "running", "tokenized", "none"} <= played.bases.keys()
+    assert {"reported", "running", "tokenized", "counted", "none"} == played.bases.keys()
     assert {"completed", "client_gone", "backend_lost"} <= played.outcomes.keys()
 
 

@@ -14,12 +14,12 @@ from tests.gateway.doors import Key, backend, door, new_key
 from tests.proof.client import Got, play
 from tests.proof.direct import Direct, direct, sounds
 from tests.proof.oracle import Case, Row, complaints
-from tests.proof.plans import SPEECH, Plan, simpler
+from tests.proof.plans import MUTE, SPEECH, Plan, simpler
 from tests.support import processes
 from tests.support.fake.books import Served
 from tests.support.fake_backend import FakeBackend, fake_backend
 from tests.support.processes import Gateway
-from tests.support.shapes import ENGINES, Engine
+from tests.support.shapes import ENGINES
 
 LIMITS = {"first_byte_seconds": 3.0, "between_chunks_seconds": 2.0, "total_seconds": 60.0}
 AT_ONCE = 40
@@ -59,7 +59,7 @@ class Stage:
     """Where scripts are played."""
 
     def __init__(
-        self, data: Path, gateway: Gateway, fakes: dict[Engine, FakeBackend], key: Key
+        self, data: Path, gateway: Gateway, fakes: dict[str, FakeBackend], key: Key
     ) -> None:
         self.data, self.gateway, self.fakes, self.key = data, gateway, fakes, key
         self._tags = 0
@@ -94,7 +94,7 @@ class Stage:
     async def one(self, plan: Plan) -> tuple[Plan, Served, Got]:
         """Play one plan; the ledger may not know its end yet."""
         self._tags += 1
-        tag, fake = f"s{self._tags}", self.fakes[plan.engine]
+        tag, fake = f"s{self._tags}", self.fakes[plan.server]
 
         def served() -> Served | None:
             calls = fake.counts.calls
@@ -193,14 +193,13 @@ async def stage(
     """A gateway and its backends, until the block ends; each serves `more_models` too."""
     data = directory / "data"
     async with AsyncExitStack() as stack:
-        fakes = {
-            engine: await stack.enter_async_context(
-                fake_backend(engine, models=(f"m-{engine}", *more_models), name=engine)
-            )
-            for engine in ENGINES
-        }
+        fakes: dict[str, FakeBackend] = {}
+        for engine, name in (*((engine, engine) for engine in ENGINES), ("fake", MUTE)):
+            models = (f"m-{name}", *more_models)
+            one = fake_backend(engine, models=models, name=name, tokenizes=name != MUTE)
+            fakes[name] = await stack.enter_async_context(one)
         key = await asyncio.to_thread(new_key, data, "k")
-        configured = [backend(fake.url, engine) for engine, fake in fakes.items()]
+        configured = [backend(fake.url, name) for name, fake in fakes.items()]
         opened = door(directory, configured, **{"timeouts": LIMITS, **tables})
         gateway = await asyncio.to_thread(opened.__enter__)
         try:

@@ -42,7 +42,16 @@ NEVER_MIND = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/s
 class FakeBackend:
     """One running fake: its address, its key, and its books."""
 
-    def __init__(self, engine: Engine, key: str, models: tuple[str, ...], name: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        key: str,
+        models: tuple[str, ...],
+        name: str,
+        *,
+        tokenizes: bool = True,
+    ) -> None:
+        self.tokenizes = tokenizes
         self.engine, self.key, self.models, self.name = engine, key, models, name
         self.counts = Counts()
         self.counters = EngineCounters()
@@ -243,6 +252,9 @@ class Answer:
     async def _tokens(self, path: str) -> None:
         """Counts of tokens, which no model is run for."""
         engine, body = self.backend.engine, json.loads(self.request.body)
+        if not self.backend.tokenizes:
+            await self._json(404, shapes.error_of(404, "Not Found"))
+            return
         self.backend.counts.tokenized += 1
         answer: Json | None = {"prompt": plain.templated(body)}
         if path == "/v1/messages/count_tokens":
@@ -333,9 +345,12 @@ async def fake_backend(
     models: tuple[str, ...] = ("fake",),
     port: int = 0,
     name: str = "b1",
+    *,
+    tokenizes: bool = True,
 ) -> AsyncIterator[FakeBackend]:
-    """A fake that serves on loopback until the block ends; `port` 0 takes a free one."""
-    backend = FakeBackend(engine, key, models, name)
+    """A fake that serves on loopback until the block ends; `port` 0 takes a free one. Without
+    `tokenizes` it has no tokenizer to be asked, as OpenAI itself has none."""
+    backend = FakeBackend(engine, key, models, name, tokenizes=tokenizes)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(backend), "127.0.0.1", port)
     backend.port = server.sockets[0].getsockname()[1]
