@@ -14,17 +14,18 @@ SCRIPTS = 60
 
 
 def _left(dice: random.Random) -> Plan:
-    """An answer of half a second whose client leaves at its beginning or in the middle."""
+    """An answer of a second whose client leaves in its first quarter: a hang-up is noticed within
+    a heartbeat, and what breaks before that is a backend that broke."""
     path = dice.choice((CHAT, TEXT, RESPONSES, MESSAGES, *INPUT_ONLY))
     stream = path not in INPUT_ONLY and dice.random() < 0.7
     early = not stream or dice.random() < 0.3
-    cut = 30 if stream and dice.random() < 0.2 else None
+    cut = 90 if stream and dice.random() < 0.2 else None
     return Plan(
         path=path,
         engine=dice.choice(ENGINES),
         stream=stream,
         script=Script(
-            chunks=60, interval_us=5000, cut=cut, delay_ms=300 if early else 0, reasoning=3
+            chunks=100, interval_us=10_000, cut=cut, delay_ms=300 if early else 0, reasoning=3
         ),
         client="leaves_early" if early else "leaves_sometime",
         hangs_at=0 if early else dice.randrange(1, 25),
