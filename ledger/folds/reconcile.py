@@ -275,6 +275,7 @@ class _Tally:
     def take(self, ran: Ran) -> bool:
         """Add one attempt. True if any of it is in this window."""
         notice = self._counting.notice if ran.stream else self._counting.plain_notice
+        notice = timedelta(0) if _ended_in_error(ran) else notice
         amount, cause = _amount(ran, self.measure, notice)
         cut = amount.high > amount.ledger
         again = _again(Several(1, amount.high, amount.high * ran.answers), self.measure)
@@ -359,6 +360,14 @@ def _again(several: Several, measure: Measure) -> int:
 def _weight(cause: Cause) -> tuple[bool, int, str]:
     """The findings first, then by size."""
     return cause.name not in ("back_door", "missing"), -(cause.fewer + cause.more), cause.name
+
+
+def _ended_in_error(ran: Ran) -> bool:
+    """True if the engine itself said that it failed: then it is not at work any more. 502 and 504
+    are what a proxy says in front of one that is."""
+    said = f"status {ran.status}" if ran.failed is None else ran.failed
+    error = ran.failed is not None or (ran.status or 0) >= 400
+    return error and said.startswith("status ") and said not in ("status 502", "status 504")
 
 
 def _amount(ran: Ran, measure: Measure, notice: timedelta) -> tuple[_Range, CauseName | None]:

@@ -195,6 +195,26 @@ CUTS: dict[str, tuple[Ran, int, int]] = {
     "counted by a tokenizer": (whole(60, basis="tokenized"), 0, 5 + 8),
     "refused by the backend": (whole(60, basis="none", usage=Usage(), status=400), 0, 0),
     "failed by the backend": (whole(60, basis="none", usage=Usage(), status=500), 0, 100),
+    "failed by the backend, which is not at work any more": (
+        whole(60, basis="none", usage=Usage(), status=500, held_out=None, stream=False),
+        0,
+        3000,
+    ),
+    "given up by a proxy, behind which it may be": (
+        whole(60, basis="none", usage=Usage(), status=504, held_out=5000, stream=False),
+        0,
+        5000,
+    ),
+    "another attempt after a failure that the backend told of": (
+        whole(60, failed="status 503", held_out=None, stream=False),
+        0,
+        3000,
+    ),
+    "another attempt after a proxy gave up": (
+        whole(60, failed="status 502", held_out=5000, stream=False),
+        0,
+        5000,
+    ),
     "no end yet": (whole(60, state="open", ended=None, outcome=None, basis="running"), 0, 100),
     "answered elsewhere": (whole(60, failed="lost"), 0, 100),
     "never reached": (whole(60, failed="unreachable"), 0, 0),
