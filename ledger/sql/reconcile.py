@@ -9,12 +9,23 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select
 
 from ledger.clock import from_us, to_us
 from ledger.events import BUCKETS, RequestAccepted, Usage
 from ledger.events.requests import SYSTEM_KEY_ID
-from ledger.folds.counters import LINGERS, NEAR, Reading, Span, in_line, moved, spans
+from ledger.folds.counters import (
+    INPUT,
+    LINGERS,
+    NEAR,
+    OUTPUT,
+    Reading,
+    Span,
+    counting_of,
+    in_line,
+    moved,
+    spans,
+)
 from ledger.folds.reconcile import EDGE, Checked, Ran, Several, Whole, Window, checked, reckon
 from ledger.sql import tables
 from ledger.sql.projections import LOOKUP_MAX, runs
@@ -166,7 +177,9 @@ def _windows(read: ReadSession, backend: str, since: datetime, until: datetime) 
 def _window(traffic: "_Traffic", span: Span, faults: Sequence[Reading]) -> Window | None:
     start, end = span.line[0].at, span.line[-1].at
     failed = [one for one in faults if start <= one.at <= end]
-    whole = None if moved(span.line).restarts else _exactly(traffic.backend, start, end)
+    whole = None
+    if not moved(span.line).restarts:
+        whole = _exactly(traffic.backend, start, end, _needed(span))
     known = Whole() if whole is None else _added_up(traffic.read, whole)
     ran = list(traffic.within(start, end, whole))
     window = reckon(traffic.backend, span, known, ran, failed)
@@ -215,8 +228,22 @@ class _Traffic:
         yield from _rans(self.read, select(*tables.requests.columns).where(*conditions))
 
 
-def _exactly(backend: str, start: datetime, end: datetime) -> ColumnElement[bool]:
-    """True of requests within a window that the engine gave its final word of."""
+def _needed(span: Span) -> tuple[str, ...]:
+    """Buckets that must be known of a request whose tokens are exact for the engine of `span`.
+
+    Where a counter holds the whole prompt it does not matter how much of it was cached, which
+    vLLM does not tell unless it is asked to.
+    """
+    counting = counting_of(span.line[-1].counters)
+    binding = [] if counting is None else [m.buckets for m in counting.measures if m.binds]
+    return ("uncached_in", "other_out") if set(binding) == {INPUT, OUTPUT} else BUCKETS
+
+
+def _exactly(
+    backend: str, start: datetime, end: datetime, needed: Sequence[str]
+) -> ColumnElement[bool]:
+    """True of requests within a window that the engine gave its final word of, in the buckets that
+    are `needed`."""
     row = tables.requests.c
     return and_(
         row.backend_id == backend,
@@ -224,7 +251,7 @@ def _exactly(backend: str, start: datetime, end: datetime) -> ColumnElement[bool
         row.accepted_us + row.duration_us <= to_us(end) - _SLACK_US,
         row.state == "finished",
         row.basis == "reported",
-        *(row[name].is_not(None) for name in BUCKETS),
+        *(row[name].is_not(None) for name in needed),
     )
 
 
@@ -241,7 +268,7 @@ def _several(read: ReadSession, whole: ColumnElement[bool]) -> Several:
     """Those of the exactly known requests that asked for several answers."""
     row, event = tables.requests.c, tables.events.c
     joined = tables.requests.join(tables.events, event.id == row.request_id + "/accepted")
-    prompt = row.uncached_in + row.cached_in + row.cache_write_in
+    prompt = sum((func.coalesce(row[name], _NONE) for name in INPUT), literal(_NONE))
     statement = select(prompt, event.data).select_from(joined)
     requests = prompts = times = 0
     for part in read.stream(statement.where(whole, event.data.contains('"answers":'))):

@@ -167,6 +167,33 @@ def test_a_plain_answer_of_llamacpp_goes_on_when_its_client_has_left(
     assert side(window, "out").low == low and not window.beyond
 
 
+def test_a_prompt_whose_cached_part_is_not_told_is_added_up_by_the_database(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # vLLM is like that unless it is asked to tell, so this is every request of most installations.
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    drafts = [
+        say.counted("b-1", number, after(seconds), dict(zip(names, counts, strict=True)), "vllm")
+        for number, seconds, counts in [(1, 10, (0, 0)), (2, 3000, (30, 8))]
+    ]
+    drafts += served("r1", 100, Usage(uncached_in=10, other_out=3))
+    drafts += served("r2", 200, Usage(uncached_in=20, other_out=5))
+    Feeder(ledger).feed(scribed(drafts))
+    looked_at: list[str] = []
+
+    def held(_: Any, ids: list[str]) -> dict[str, Any]:
+        looked_at.extend(ids)
+        return {}
+
+    monkeypatch.setattr(module, "_held", held)
+    (found,) = windows(ledger)
+    assert not looked_at and found.requests == 2
+    assert [(s.engine, s.ledger, s.low, s.high) for s in found.sides] == [
+        (30, 30, 30, 30),
+        (8, 8, 8, 8),
+    ]
+
+
 def test_several_answers_explain_a_surplus_of_prompts(ledger: Ledger) -> None:
     names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
     drafts = [
