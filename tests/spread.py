@@ -48,3 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure_node(node: Any) -> None:
     # Options that were not on the command line do not reach the other processes by themselves.
     node.workerinput["seed"] = node.config.option.hypothesis_seed
+
+
+@pytest.hookimpl
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    # All processes must give a test the same name, and packed bytes hold the time of their making.
+    packed = isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable())
+    return argname if packed else None
