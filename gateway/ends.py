@@ -52,6 +52,7 @@ class Ends:
         gave none. `answer` is all that it sent, null if that was not kept."""
         if not wants_tokens(None, counted[0], call.chunks):
             return counted
+        call.lease(None)
         return await self._bettered(call, counted, answer)
 
     def finish(
@@ -89,6 +90,7 @@ class Ends:
         """
         if call.finished:
             return
+        in_time = POLICIES[cause].tokenized
         if call.client_left:
             # Who has left pays as one who leaves, whatever ended the reading of the rest.
             cause, more = "client_gone", POLICIES[cause].reason
@@ -98,7 +100,7 @@ class Ends:
         if call.answer is not None and cause != "backend_error":
             call.answer.close()
         counted = billed(policy, call.counted(), call.chunks)
-        if call.called and wants_tokens(policy, counted[0], call.chunks):
+        if in_time and call.called and wants_tokens(policy, counted[0], call.chunks):
             counted = await self._bettered(call, counted, _sent(call))
         reason = policy.reason if more is None else f"{policy.reason}: {more}"
         try:
@@ -117,6 +119,11 @@ class Ends:
             assert call.task is not None, "a call is served by a task"
             call.task.uncancel()
             return counted
+        finally:
+            # The end is written next, and then limits hold again: its backend may go on, or stall.
+            call.ending = False
+            if call.heard is not None:
+                call.heard = self._clock.monotonic()
         return bettered(counted[1], found, call.chunks) or counted
 
     def _count(

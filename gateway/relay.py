@@ -133,7 +133,7 @@ class Relay:
             if self._wait_durable:
                 await self._journal.durable()
             answer = await self._first_answer(call, backend, headers)
-            if call.endpoint.dialect is not None and streams(answer):
+            if call.endpoint.dialect is not None and answer.status < 300 and streams(answer):
                 await self._stream(call, answer, reply)
             else:
                 await self._plain(call, answer, reply)

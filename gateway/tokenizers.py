@@ -5,6 +5,8 @@ what cannot be had within it stays counted by chunks.
 """
 
 import asyncio
+import logging
+from collections.abc import Iterator
 from typing import Final
 
 from gateway.backends.pool import Backend, Pool
@@ -12,7 +14,10 @@ from gateway.backends.port import BackendFailed, Client
 from gateway.call import Call
 from gateway.wire.tokens import Query, tokenized
 from ledger.clock import Clock
+from ledger.errors import EventError
 from ledger.events import Usage
+
+log = logging.getLogger("tollbook.tokenizers")
 
 SECONDS_MAX: Final = 5.0
 """For the count of one request, waiting included."""
@@ -23,6 +28,10 @@ flooded with their texts."""
 
 FORGET_SECONDS: Final = 300.0
 """For so long a backend that has no tokenizer is not asked again."""
+
+_UNFIT = (AttributeError, EventError, LookupError, RecursionError, TypeError, ValueError)
+"""What a body or an answer of a shape that nobody expects may raise: callers and servers send what
+they like, and none of it may keep a request from its end."""
 
 _NO_TOKENIZER = (404, 405, 501)
 
@@ -40,30 +49,36 @@ class Tokenizers:
     async def count(self, call: Call, delivered: bytes | None) -> Usage | None:
         """The tokens of the prompt of `call` and of `delivered`, the raw bytes of its answer (null:
         not known). Null if no tokenizer can be asked, or none answers in time."""
-        backend = self._backend(call)
-        if backend is None:
-            return None
         try:
             async with asyncio.timeout(SECONDS_MAX), self._turns:
-                return await self._ask(call, backend, delivered)
-        except (TimeoutError, BackendFailed):
-            return None
+                for backend in self._backends(call):
+                    try:
+                        return await self._ask(call, backend, delivered)
+                    except BackendFailed:
+                        continue  # it may be gone, and its neighbour know the same words
+        except TimeoutError:
+            pass
+        except _UNFIT as fault:
+            name = type(fault).__name__
+            log.warning("request %s could not be tokenized: %s", call.request_id, name)
+        return None
 
-    def _backend(self, call: Call) -> Backend | None:
-        """The one that was called, else another of the same kind with the same model."""
+    def _backends(self, call: Call) -> Iterator[Backend]:
+        """The one that was called, then others of the same kind with the same model."""
         first = call.backend
         if first is None:
-            return None
+            return
         model, now = call.wish.model, self._clock.monotonic()
         others = (
             other
             for other in self._pool.backends.values()
-            if other.engine == first.engine and (other.models is None or model in other.models)
+            if other is not first
+            and other.engine == first.engine
+            and (other.models is None or model in other.models)
         )
         for backend in (first, *others):
             if backend.up and self._lacking.get(backend.backend_id, 0.0) <= now:
-                return backend
-        return None
+                yield backend
 
     async def _ask(self, call: Call, backend: Backend, delivered: bytes | None) -> Usage | None:
         asking = tokenized(

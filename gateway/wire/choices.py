@@ -10,7 +10,7 @@ from gateway.wire.requests import Asked, Engine
 from gateway.wire.sse import StreamMeter
 from gateway.wire.usage import UNREADABLE, usage_from, usage_from_timings
 from ledger.events import Basis, Usage
-from ledger.events.usage import BUCKETS
+from ledger.events.usage import BUCKETS, TOKENS_MAX
 
 
 class _Choice(msgspec.Struct):
@@ -63,7 +63,7 @@ class ChoicesMeter(StreamMeter):
         outputs = [msgspec.structs.asdict(usage) for usage in self._each.values()]
         total = {name: sum(one[name] for one in inputs) for name in BUCKETS[:3]}
         total |= {name: sum(one[name] for one in outputs) for name in BUCKETS[3:]}
-        return Usage(**total)
+        return Usage(**{name: min(count, TOKENS_MAX) for name, count in total.items()})
 
     def counted(self) -> tuple[Basis, Usage]:
         """The best count so far and how it was obtained."""

@@ -17,6 +17,7 @@ from gateway.wire.usage import (
     usage_from_in_out,
     usage_from_messages,
     usage_from_timings,
+    with_chunks,
 )
 from ledger.events import Basis, Usage
 
@@ -122,8 +123,7 @@ class NamedMeter(ABC):
         if usage is not None and (self._final or self.covered):
             return ("reported" if self._final else "running"), usage
         if usage is not None:
-            out = (usage.other_out or 0) + self.chunks - self._chunks_said
-            return "counted", msgspec.structs.replace(usage, other_out=out)
+            return "counted", with_chunks(usage, self.chunks - self._chunks_said)
         return ("counted", Usage(other_out=self.chunks)) if self.chunks else ("none", Usage())
 
     def feed(self, data: bytes) -> bytes:
@@ -230,8 +230,7 @@ class MessagesMeter(NamedMeter):
         """As of all meters, but that one half of a usage is no report yet."""
         basis, usage = super().counted()
         if basis in ("reported", "running") and not self.covered:
-            out = (usage.other_out or 0) + self.chunks - self._chunks_said
-            return "counted", msgspec.structs.replace(usage, other_out=out)
+            return "counted", with_chunks(usage, self.chunks - self._chunks_said)
         return basis, usage
 
     def _seen(self, event: _Event) -> None:

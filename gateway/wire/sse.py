@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.wire.faults import fault_of_line
 from gateway.wire.requests import Asked, Engine
-from gateway.wire.usage import UNREADABLE, usage_from, usage_from_timings
+from gateway.wire.usage import UNREADABLE, usage_from, usage_from_timings, with_chunks
 from ledger.events import Basis, Usage
 
 _LF, _CRLF = b"\n\n", b"\r\n\r\n"
@@ -144,7 +144,7 @@ class StreamMeter:
         if self._timings_said:
             # llama.cpp may make several chunks of one token and says the timings on the last.
             later = 1
-        return "counted", msgspec.structs.replace(usage, other_out=(usage.other_out or 0) + later)
+        return "counted", with_chunks(usage, later)
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to pass on to the client now, after one more read from the backend."""

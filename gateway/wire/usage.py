@@ -163,6 +163,12 @@ def usage_from_messages(raw: bytes | msgspec.Raw, before: Usage | None = None) -
     )
 
 
+def with_chunks(usage: Usage, chunks: int) -> Usage:
+    """`usage` with `chunks` more tokens of output, as far as a count can go."""
+    out = min((usage.other_out or 0) + chunks, TOKENS_MAX)
+    return msgspec.structs.replace(usage, other_out=out)
+
+
 def usage_from_timings(raw: bytes | msgspec.Raw) -> Usage | None:
     """The buckets of llama.cpp's `timings`: prompt tokens processed, cached, predicted."""
     try:

@@ -1,0 +1,192 @@
+"""Ends of requests where somebody lies, stalls or sends what nobody expects."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gateway.backends.port import BackendFailed, Target
+from gateway.errors import ApiError
+from gateway.wire.endpoints import BY_NAME, CHAT, Endpoint
+from gateway.wire.requests import Engine
+from ledger.events import RequestFinished, TokensDelivered, Usage
+from ledger.events.usage import TOKENS_MAX
+from tests.gateway.desk import BODY, Desk, ScriptedAnswer, ScriptedClient
+
+COUNTED = json.dumps({"count": 7}).encode()
+TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+ASKED = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]}'
+LOST = BackendFailed("lost", "the connection broke")
+
+
+class SlowTokenizer(ScriptedClient):
+    """One whose tokenizer answers when it is let go; `gone`: not at the backend that was called."""
+
+    def __init__(self, *script: ScriptedAnswer) -> None:
+        super().__init__(*script)
+        self.tokenizer = COUNTED
+        self.let_go = asyncio.Event()
+        self.gone = False
+
+    async def fetch(
+        self, target: Target, path: str, *, seconds: float, body: bytes | None = None
+    ) -> tuple[int, bytes]:
+        if self.gone and target.backend_id in self.called:
+            raise BackendFailed("unreachable", "the connection was refused")
+        await self.let_go.wait()
+        return await super().fetch(target, path, seconds=seconds, body=body)
+
+
+def up(client: ScriptedClient, **more: Any) -> Desk:
+    """A desk whose backends were heard of, so that their tokenizers are asked."""
+    desk = Desk(client, **more)
+    for backend in desk.pool.backends.values():
+        backend.up = True
+    return desk
+
+
+def lie(dialect: str) -> tuple[Endpoint, bytes, Engine, bytes]:
+    """A stream that says the largest count there is, and then goes on."""
+    if dialect == "responses":
+        said = {"prompt_n": 1, "predicted_n": TOKENS_MAX}
+        event: dict[str, Any] = {"type": "response.output_text.delta", "delta": "a"}
+        data = b"".join(
+            b"data: %s\n\n" % json.dumps(one).encode() for one in (event | {"timings": said}, event)
+        )
+        return BY_NAME["responses"], BODY, "llamacpp", data
+    usage = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d}}' % (TOKENS_MAX, TOKENS_MAX)
+    chunks = [
+        b'data: {"choices":[{"index":%d,"delta":{"content":"a"}}]%s\n\n' % (index, end)
+        for index, end in ((0, usage), (1, usage), (1, b"}"))
+    ]
+    body = b'{"model":"m","stream":true,"n":2}' if dialect == "choices" else BODY
+    return CHAT, body, "vllm", b"".join(chunks)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "choices", "responses"])
+async def test_the_largest_lie_about_usage_stops_no_heartbeat(dialect: str) -> None:
+    endpoint, body, engine, data = lie(dialect)
+    stall = asyncio.Event()
+    desk = Desk(ScriptedClient(ScriptedAnswer(data, stall)), engine=engine)
+    task = desk.begin(body, endpoint)
+    await desk.settle()
+    desk.relay.tick()
+    told = desk.last()
+    assert isinstance(told, TokensDelivered)
+    assert told.usage.other_out == TOKENS_MAX
+    stall.set()
+    await task
+    assert desk.last().usage.other_out == TOKENS_MAX
+
+
+ODD = {
+    "a system that is no text": (BY_NAME["messages"], {"system": [5], "messages": []}),
+    "template arguments that are a list": (
+        CHAT,
+        {"messages": [], "reasoning_effort": "low", "chat_template_kwargs": [1]},
+    ),
+    "a kind that is a list": (CHAT, {"messages": [{"content": [{"type": [1], "text": "x"}]}]}),
+    "a text within texts within texts": (CHAT, {"messages": [{"role": "user", "content": "deep"}]}),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_a_body_that_no_tokenizer_can_take_has_its_end(name: str) -> None:
+    endpoint, said = ODD[name]
+    deep = b'[{"type":"text","content":' * 450 + b'"x"' + b"}]" * 450
+    body = json.dumps({"model": "m", "stream": True} | said).encode().replace(b'"deep"', deep)
+    client = ScriptedClient(ScriptedAnswer(asyncio.Event()))
+    client.tokenizer = COUNTED
+    desk = up(client)
+    task = desk.begin(body, endpoint)
+    await desk.settle()
+    assert desk.call is not None
+    desk.relay.client_gone(desk.call)
+    await task
+    assert isinstance(desk.last(), RequestFinished)
+    assert desk.last().outcome == "client_gone"
+
+
+@pytest.mark.parametrize("error", [b"", b'data: {"error":{"message":"no"}}\n\n'])
+async def test_a_backend_that_stalls_behind_its_end_is_cut_though_its_text_was_counted(
+    error: bytes,
+) -> None:
+    client = ScriptedClient(ScriptedAnswer(TEXT, error + DONE, asyncio.Event()))
+    client.tokenizer = COUNTED
+    desk = up(client)
+    task = desk.begin(ASKED)
+    await desk.settle()
+    assert desk.last().basis == "tokenized"
+    desk.clock.advance(100_000)
+    desk.relay.tick()
+    await task
+    assert desk.reply.sent == TEXT + error + DONE
+    assert desk.reply.ended
+    assert not desk.relay.open
+    assert desk.pool.backends["b-1"].in_flight == 0
+
+
+@pytest.mark.parametrize("status", [400, 500])
+async def test_an_error_written_as_a_stream_of_events_bills_no_prompt(status: int) -> None:
+    body = b'data: {"detail":"no"}\n\n'
+    client = ScriptedClient(ScriptedAnswer(body, status=status))
+    client.tokenizer = COUNTED
+    desk = up(client)
+    await desk.begin(ASKED)
+    assert (desk.reply.status, desk.reply.sent) == (status, body)
+    assert (desk.last().basis, desk.last().usage) == ("none", Usage())
+    assert client.asked == []
+
+
+async def test_a_refused_server_key_is_not_told_as_a_stream_either() -> None:
+    desk = Desk(ScriptedClient(ScriptedAnswer(b"data: your key is wrong\n\n", status=401)))
+    with pytest.raises(ApiError) as refused:
+        await desk.begin()
+    assert refused.value.code == "backend_key_refused"
+
+
+async def test_a_stop_does_not_wait_for_the_tokenizer_of_a_client_who_left() -> None:
+    client = SlowTokenizer(ScriptedAnswer(TEXT, asyncio.Event()))
+    desk = up(client, drain_to_end=["m"])
+    task = desk.begin()
+    await desk.settle()
+    assert desk.call is not None
+    desk.relay.client_gone(desk.call)
+    task.cancel()
+    await desk.settle()
+    assert task.done()
+    assert (desk.last().outcome, desk.last().basis) == ("client_gone", "counted")
+    assert client.asked == []
+
+
+async def test_a_neighbour_is_asked_where_the_backend_itself_is_gone() -> None:
+    client = SlowTokenizer(ScriptedAnswer(TEXT, LOST))
+    client.let_go.set()
+    client.gone = True
+    desk = up(client, backends=2)
+    task = desk.begin(ASKED)
+    await task
+    assert desk.last().basis == "tokenized"
+
+
+async def test_no_slot_is_held_while_a_whole_answer_is_counted() -> None:
+    client = SlowTokenizer(ScriptedAnswer(b'{"choices":[]}', content_type="application/json"))
+    desk = up(client)
+    task = desk.begin(ASKED)
+    await desk.settle()
+    assert desk.pool.backends["b-1"].in_flight == 0
+    client.let_go.set()
+    await task
+
+
+async def test_a_stop_in_the_middle_of_a_count_keeps_what_is_known() -> None:
+    client = SlowTokenizer(ScriptedAnswer(TEXT, LOST))
+    desk = up(client)
+    task = desk.begin()
+    await desk.settle()
+    task.cancel()
+    await task
+    assert (desk.last().outcome, desk.last().basis) == ("backend_lost", "counted")
+    assert desk.reply.ended
