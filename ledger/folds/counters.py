@@ -42,6 +42,11 @@ HOLE: Final = timedelta(minutes=5)
 APART: Final = timedelta(seconds=10)
 """By less than this the clocks of two gateways differ, where one follows on the other."""
 
+ASTRAY: Final = timedelta(minutes=2)
+"""By no more than this they can differ: a gateway whose clock is a minute from Kafka's says that it
+is not ready. What one read so near to what another one read, and falls behind it, was read at
+another time than it says, and is left out; an engine that restarted shows it behind that, too."""
+
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison: what `counters` together moved by, and what `buckets` of the ledger hold.
@@ -300,14 +305,18 @@ def _filled(line: Sequence[Reading], more: Sequence[Reading]) -> Iterator[Readin
     if not line:
         yield from more
         return
-    left = [reading for reading in more if reading.at < line[0].at - APART]
-    yield from left
+    yield from (r for r in more if r.at < line[0].at - APART and not _astray(r, line[0]))
     for one, other in pairwise(line):
         yield one
         if other.at - one.at > 2 * HOLE:
             yield from (r for r in more if one.at + HOLE < r.at < other.at - HOLE)
     yield line[-1]
-    yield from (reading for reading in more if reading.at > line[-1].at + APART)
+    yield from (r for r in more if r.at > line[-1].at + APART and not _astray(line[-1], r))
+
+
+def _astray(one: Reading, other: Reading) -> bool:
+    """True if a clock, rather than a restart, makes the counters of two gateways fall."""
+    return other.at - one.at < ASTRAY and _fell(one, other)
 
 
 def moved(line: Sequence[Reading]) -> Moved:
@@ -342,10 +351,13 @@ def _restarted(one: Reading, other: Reading) -> datetime | None:
     """By when the engine had restarted between two readings; null if it had not."""
     was, now = one.process_started, other.process_started
     anew = was is not None and now is not None and now - was > SAME_START
-    fell = any(other.counters.get(name, count) < count for name, count in one.counters.items())
-    if not anew and not fell:
+    if not anew and not _fell(one, other):
         return None
     return now if now is not None and one.at < now <= other.at else other.at
+
+
+def _fell(one: Reading, other: Reading) -> bool:
+    return any(other.counters.get(name, count) < count for name, count in one.counters.items())
 
 
 def spans(line: Sequence[Reading], since: datetime, until: datetime) -> list[Span]:

@@ -33,8 +33,8 @@ from ledger.folds.counters import (
 )
 
 EDGE: Final = timedelta(seconds=2)
-"""A reading takes its time, and clocks differ (by more than this it is said at once): so near an
-edge of a window a token may be on either side of it."""
+"""A reading takes its time, and clocks of machines may differ by this: so near an edge of a window
+a token may be on either side of it."""
 
 RATE_MAX: Final = 1000
 """Tokens per second: no engine makes more for one request."""

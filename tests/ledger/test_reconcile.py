@@ -348,6 +348,24 @@ def test_clocks_of_two_gateways_make_no_restart() -> None:
     assert not moved(line).restarts and moved(line).by["llamacpp:prompt_tokens_total"] == 190
 
 
+@pytest.mark.parametrize("behind", [-110, -31, -12, 12, 31, 110], ids=str)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_clock_that_is_wrong_makes_no_restart_where_a_gateway_follows_on_another(
+    behind: int, restarted: bool
+) -> None:
+    def made(seconds: int) -> int:
+        return seconds - 1800 if restarted and seconds >= 1800 else 10_000 + seconds
+
+    a = [replace(llama(n - behind, made(n)), gateway="a") for n in range(0, 2400, 15)]
+    b = [replace(llama(n, made(n)), gateway="b") for n in range(1800, 4200, 15)]
+    for line in (in_line([*a, *b]), in_line([*a[60:], *b]), in_line([*a, *b[30:]])):
+        did = moved(line)
+        first, last = (one.counters["llamacpp:prompt_tokens_total"] for one in (line[0], line[-1]))
+        lost = 11_800 + last - first - did.by["llamacpp:prompt_tokens_total"]
+        assert len(did.restarts) == restarted
+        assert 0 <= lost <= 1800 if restarted else lost == 11_800
+
+
 def test_another_gateway_reads_where_the_first_did_not() -> None:
     a = [replace(llama(60 * n, 10 * n), gateway="a") for n in (*range(10), *range(40, 50))]
     b = [replace(llama(60 * n + 1, 10 * n), gateway="b") for n in range(12, 70, 5)]
