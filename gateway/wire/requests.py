@@ -132,7 +132,8 @@ def _answers(*said: object) -> int:
 def _prompts(prompt: msgspec.Raw) -> int:
     """How many prompts a text completion has: a list of them, unless it is one prompt as tokens."""
     said = bytes(prompt)
-    if not said.startswith(b"["):
+    # Tokens may be a million, and to look at each would hold up everybody.
+    if not said.startswith(b"[") or said[1:].lstrip()[:1].isdigit():
         return 1
     parts = _list.decode(said)
     # llama.cpp takes texts and tokens mixed for one prompt.

@@ -163,7 +163,7 @@ class StreamMeter:
         separator = self._separator
         found = data.rfind(separator, seen) if separator else -1
         if found < 0:
-            return self._wait(data)
+            return self._wait(data, seen)
         end = found + len(separator)
         if end != len(data):
             return self._events(data[:end]) + self._wait(data[end:])
@@ -178,13 +178,14 @@ class StreamMeter:
         whole = self._events(tail + self._separator)
         return whole.removesuffix(self._separator)
 
-    def _wait(self, data: bytes) -> bytes:
-        """Keep an event until it is whole, unless the other kind of line end shows that it is.
+    def _wait(self, data: bytes, seen: int = 0) -> bytes:
+        """Keep an event until it is whole, unless the other kind of line end shows that it is; none
+        begins before `seen`.
 
         A server whose comments end in CRLF and its data in LF must not be held back.
         """
         other = _LF if self._separator == _CRLF else _CRLF
-        found = data.rfind(other)
+        found = data.rfind(other, seen)
         if found >= 0:
             self._separator = other
             end = found + len(other)

@@ -102,20 +102,24 @@ def delivered_texts(endpoint: Endpoint, answer: bytes, *, streamed: bool) -> lis
     """
     if endpoint.dialect == "speech":
         return None if answer else []
-    found: dict[int, Delivered] = {}
+    found: dict[int, tuple[list[str], list[str]]] = {}
     read = {"responses": _of_response, "messages": _of_messages, "transcription": _of_sound}.get(
         endpoint.dialect or "", _of_chat
     )
     for data in _events(answer) if streamed else (answer,):
         try:
             for index, reasoning, other in read(data):
-                one = found.setdefault(index, Delivered())
-                one.reasoning += reasoning or ""
-                one.other += other or ""
+                if index not in found:
+                    found[index] = [], []
+                thoughts, texts = found[index]
+                thoughts.append(reasoning or "")
+                texts.append(other or "")
         except UNREADABLE:
             if not streamed and data:
                 return _of_plain_text(endpoint, data)
-    return [found[index] for index in sorted(found)]
+    return [
+        Delivered("".join(found[index][0]), "".join(found[index][1])) for index in sorted(found)
+    ]
 
 
 def _of_plain_text(endpoint: Endpoint, answer: bytes) -> list[Delivered] | None:

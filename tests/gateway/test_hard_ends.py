@@ -81,7 +81,7 @@ async def test_the_largest_lie_about_usage_stops_no_heartbeat(dialect: str) -> N
     assert desk.last().usage.other_out == TOKENS_MAX
 
 
-ODD = {
+ODD: dict[str, tuple[Endpoint, dict[str, Any]]] = {
     "a system that is no text": (BY_NAME["messages"], {"system": [5], "messages": []}),
     "template arguments that are a list": (
         CHAT,
