@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ledger.clock import from_us
 from ledger.events import (
     Event,
     RequestAccepted,
@@ -397,7 +398,9 @@ def _exports(
 
 
 def _engines(read: ReadSession, check: _Check) -> None:
-    """The engines' own counters, over the time that every source has told all of."""
+    """The engines' own counters, over the time that every source has told all of; and whether what
+    is compared is what their readings say."""
+    _readings(read, check)
     first, heard = first_reading(read), heard_until(read)
     if first is None or heard is None:
         return
@@ -406,3 +409,26 @@ def _engines(read: ReadSession, check: _Check) -> None:
         for side in window.sides:
             if side.beyond:
                 check.say(finding(window, side))
+
+
+def _readings(read: ReadSession, check: _Check) -> None:
+    rows = 0
+    for told in checks.told_counters(read):
+        stored = checks.known_counters(read, told)
+        rows += len(stored)
+        for name, said in told.items():
+            row = stored.get(name, {})
+            for field, value in said.items():
+                if row.get(field, "nothing") != value:
+                    check.say(
+                        f"the reading of {name[0]} at {from_us(name[1]):%Y-%m-%dT%H:%M:%SZ} by"
+                        f" {name[2]}: its event says {field} {value}, its row says"
+                        f" {row.get(field, 'nothing')}; `tollbook rebuild` sets it right"
+                    )
+                    break
+    made_up = checks.count_counters(read) - rows
+    if made_up:
+        check.say(
+            f"there are {rows + made_up} readings of engines, and {rows} of them have an event;"
+            " `tollbook rebuild` sets it right"
+        )

@@ -1,23 +1,23 @@
 """What the audit asks the ledger: stored rows side by side, counts made anew. It never judges."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 from sqlalchemy import Table, func, literal_column, select, union
 from sqlalchemy.types import BigInteger
 
-from ledger.clock import from_us
-from ledger.events import BUCKETS, Event
+from ledger.clock import from_us, to_us
+from ledger.events import BUCKETS, BackendCounted, Event
 from ledger.folds.requests import RequestRow
 from ledger.folds.usage import Cell, Totals
 from ledger.sql import tables
 from ledger.sql.bill import HOUR_US
 from ledger.sql.hashes import only_running
 from ledger.sql.intake import Name
-from ledger.sql.projections import MAIN, Reach, request_rows
-from ledger.sql.replay import load_book
-from ledger.sql.rows import EVENT_COLUMNS, event_of, key_params, price_params
+from ledger.sql.projections import LOOKUP_MAX, MAIN, Reach, request_rows, runs
+from ledger.sql.replay import counted_facts, load_book
+from ledger.sql.rows import EVENT_COLUMNS, counters_params, event_of, key_params, price_params
 from ledger.sql.session import ReadSession
 
 
@@ -117,6 +117,42 @@ def has_events(read: ReadSession, request_id: str) -> bool:
     column = tables.events.c.id
     within = (column > f"{request_id}/", column < f"{request_id}0")
     return read.value(select(column).where(*within).limit(1)) is not None
+
+
+ReadingName = tuple[str, int, str]
+"""Backend, microseconds since 1970, and source of one reading of an engine's counters."""
+
+
+def told_counters(read: ReadSession) -> Iterator[dict[ReadingName, dict[str, object]]]:
+    """What the stored events say that the rows of readings hold, in runs."""
+    for facts in counted_facts(read):
+        yield {
+            (said.backend_id, to_us(event.time), event.source): counters_params(event, said)
+            for event, said in ((fact.event, fact.payload) for fact in facts)
+            if isinstance(said, BackendCounted)
+        }
+
+
+def known_counters(
+    read: ReadSession, names: Iterable[ReadingName]
+) -> dict[ReadingName, dict[str, object]]:
+    """The rows of the readings `names`."""
+    table = tables.counters
+    at: dict[tuple[str, str], list[int]] = {}
+    for backend_id, at_us, source in names:
+        at.setdefault((backend_id, source), []).append(at_us)
+    found: dict[ReadingName, dict[str, object]] = {}
+    for (backend_id, source), moments in at.items():
+        for some in runs(moments, LOOKUP_MAX):
+            wanted = (table.c.backend_id == backend_id, table.c.source == source)
+            for row in read.rows(select(table).where(*wanted, table.c.at_us.in_(some))):
+                found[backend_id, row.at_us, source] = row._asdict()
+    return found
+
+
+def count_counters(read: ReadSession) -> int:
+    """How many readings the ledger has rows of."""
+    return int(read.value(select(func.count()).select_from(tables.counters)))
 
 
 def rolled_up(read: ReadSession) -> Iterator[tuple[Cell, Totals]]:

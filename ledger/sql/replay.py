@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Select, func, select, union
 
-from ledger.events import payload_of
+from ledger.events import BackendCounted, payload_of
 from ledger.folds.book import Book, BookFold
 from ledger.sql import tables
 from ledger.sql.intake import REGISTRY
@@ -28,6 +28,13 @@ def stored_facts(read: ReadSession) -> Iterator[list[Fact]]:
     yield from _facts(
         read, select(*EVENT_COLUMNS).where(table.c.topic != REGISTRY).order_by(table.c.id)
     )
+
+
+def counted_facts(read: ReadSession) -> Iterator[list[Fact]]:
+    """The stored readings of engines' counters, in runs, each source's in its order."""
+    table = tables.events
+    statement = select(*EVENT_COLUMNS).where(table.c.topic == BackendCounted.TOPIC)
+    yield from _facts(read, statement.order_by(table.c.source, table.c.sequence))
 
 
 def registry_facts(read: ReadSession, *, before: int | None = None) -> Iterator[list[Fact]]:

@@ -19,6 +19,7 @@ from tests.support import events as say
 from tests.support.events import SOURCE, START, Scribe
 
 OTHER = "/gateway/test/0193a0000000700080000000000000b2"
+READER = f"{OTHER[:-1]}f"
 RUNNER = "/runner/test/0193a0000000700080000000000000c3"
 
 
@@ -191,6 +192,10 @@ def test_gaps_are_named(ledger: Ledger) -> None:
         (tables.requests, {"source": OTHER}, "a difference of -1: r1"),
         (tables.attempts, {"failed": "made up"}, "attempt 1 of request r1: its events say Att"),
         (tables.attempts, {"request_id": "r2"}, "1 attempts, and 0 of them are of a request"),
+        (tables.counters, {"counters": "{}"}, 'its event says counters {"c":1}, its row says {}'),
+        (tables.counters, {"fault": "none"}, "its event says fault None, its row says none"),
+        (tables.counters, {"at_us": 5}, "at 2026-11-03T10:15:07Z by /gateway"),
+        (tables.counters, {"at_us": 5}, "there are 1 readings of engines, and 0 of them have"),
         (tables.usage_hourly, {"other_out": 5}, "its requests add up to"),
         (tables.usage_hourly, {"key_id": "key-2"}, "in which no request counts"),
         (tables.keys, {"revoked_us": 5}, "keys key-1: its events say"),
@@ -203,9 +208,12 @@ def test_a_projection_that_was_changed(
     ledger: Ledger, table: Table, values: dict[str, object], says: str
 ) -> None:
     Feeder(ledger).feed(scribed(say.life("r1")[:2] + say.life("r1")[-1:]))
+    reading = say.counted("b-1", 1, say.after(7), {"c": 1})
+    Feeder(ledger, "other").feed(scribed([reading], READER))
     for n, draft in enumerate([say.key_issued("key-1"), say.price("p1", {"cached_in": "2"})]):
         Feeder(ledger, f"registry/{n}").feed(scribed([draft], f"/cli/{n}"))
     chosen = table.c.source == SOURCE if "source" in table.c else table.c[0].is_not(None)
+    chosen = table.c.source == READER if table is tables.counters else chosen
     with ledger.write() as tx:
         tx.execute(update(table).where(chosen).values(**values))
     assert any(says in finding.says for finding in held(ledger, []).findings)
