@@ -231,6 +231,19 @@ async def test_it_can_end_behind_the_last_token(path: str, flag: str) -> None:
     assert [(call.end, call.completion) for call in backend.calls] == [(ends[flag], 3)]
 
 
+@pytest.mark.parametrize(("flag", "end"), [("k9999", "cut"), ("g9999", "stalled")])
+async def test_it_can_leave_an_answer_without_its_end(flag: str, end: str) -> None:
+    async with fake_backend() as backend, session(backend, timeout=0.5) as client:
+        got = b""
+        async with client.post(CHAT, json={"model": f"fake-n3-{flag}", "stream": True}) as answer:
+            with pytest.raises((aiohttp.ClientPayloadError, TimeoutError)):
+                async for part in answer.content.iter_any():
+                    got += part
+        await asyncio.sleep(0.05)
+    assert items(got)[-1] == "[DONE]"
+    assert [(call.end, call.completion) for call in backend.calls] == [(end, 3)]
+
+
 async def test_usage_in_an_event_of_its_own_and_details_beyond_the_buckets() -> None:
     async with fake_backend() as backend, session(backend) as client:
         _, trailing = await ask(client, "fake-n2-u4-v2-f1", stream=True)

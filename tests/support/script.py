@@ -8,6 +8,9 @@ import re
 
 import msgspec
 
+LATE = 9999
+"""As `cut` or `stall`: behind the last event of a stream, whose end then never comes."""
+
 FLAG = re.compile(r"([a-z])(\d+)")
 
 
@@ -18,7 +21,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     an event without choices of its own. `wrong` makes the usage a lie: 1 more cached than prompt
     tokens, 2 a negative count, 3 text for a number, 4 no object at all, 5 too few completion
     tokens. `k`, `g` and `x` may be the number of all chunks: then it happens behind the last token
-    and before the usage.
+    and before the usage. `LATE` is behind all of it.
     """
 
     delay_ms: int = 0  # d: before the first byte

@@ -9,7 +9,7 @@ from tests.support.fake.books import Served
 from tests.support.fake.dialects import Dialect, Items
 from tests.support.fake.metrics import EngineCounters
 from tests.support.http1 import Packer, head
-from tests.support.script import Script
+from tests.support.script import LATE, Script
 from tests.support.shapes import Call, error_of, sse
 
 
@@ -134,6 +134,9 @@ class Play:
         pending += self._written(dialect.closing(call))
         if script.done and dialect.mark:
             pending.append(sse(call, "[DONE]"))
+        if LATE in (script.cut, script.stall):
+            await self._events(pending)
+            await self._misbehave(LATE)
         self._served.end = "done"
         await self._events(pending, last=True)
 
