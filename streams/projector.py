@@ -11,7 +11,17 @@ from typing import Final, Protocol
 import msgspec
 
 from ledger.errors import MalformedEvent
-from ledger.events import BackendObserved, Event, KeyIssued, KeyRevoked, Payload, PricePublished
+from ledger.events import (
+    BackendChanged,
+    BackendObserved,
+    BackendRegistered,
+    BackendRemoved,
+    Event,
+    KeyIssued,
+    KeyRevoked,
+    Payload,
+    PricePublished,
+)
 from ledger.folds.book import BookFold
 from ledger.folds.book_entries import BookPages, entries_of
 from ledger.folds.live import KeyUsage, fold_usage, owe, usage_bytes, usage_of
@@ -158,6 +168,8 @@ class RegistryProjector:
                 self._changed[f"key/{payload.key_id}"] = None
             case PricePublished():
                 self._changed[f"price/{payload.model}"] = None
+            case BackendRegistered() | BackendChanged() | BackendRemoved():
+                self._changed[f"backend/{payload.backend_id}"] = None
 
     def broken(self, event: Event, offset: int) -> None:
         return

@@ -1,7 +1,13 @@
 """The public vocabulary: every fact that Tollbook records. Pure; read it whole before adding."""
 
 from ledger.events.access import KeyIssued, KeyRevoked
-from ledger.events.backends import BackendCounted, BackendObserved
+from ledger.events.backends import (
+    BackendChanged,
+    BackendCounted,
+    BackendObserved,
+    BackendRegistered,
+    BackendRemoved,
+)
 from ledger.events.envelope import Draft, Event, Payload, same_fact
 from ledger.events.prices import PricePublished
 from ledger.events.registry import PAYLOADS, payload_of, type_of
@@ -19,8 +25,11 @@ from ledger.events.usage import BUCKETS, Basis, Usage
 __all__ = [
     "BUCKETS",
     "PAYLOADS",
+    "BackendChanged",
     "BackendCounted",
     "BackendObserved",
+    "BackendRegistered",
+    "BackendRemoved",
     "Basis",
     "Draft",
     "Event",

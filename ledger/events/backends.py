@@ -1,10 +1,10 @@
-"""Events of backends: what each gateway saw of each model server, and what engines count."""
+"""Events of backends: which there are, what each gateway saw of each, and what engines count."""
 
 from typing import ClassVar
 
 import msgspec
 
-from ledger.events.envelope import Count, Instant, Payload
+from ledger.events.envelope import Count, Instant, Number, Payload
 
 
 class BackendObserved(Payload, frozen=True, kw_only=True):
@@ -50,3 +50,47 @@ class BackendCounted(Payload, frozen=True, kw_only=True):
     running: Count | None = None
     waiting: Count | None = None
     fault: str | None = None
+
+
+class BackendState(Payload, frozen=True, kw_only=True):
+    """Base of the registry's events of one backend: its whole new state.
+
+    `url` null: address, key, engine and models are those which each gateway is configured with, and
+    only `weight` and `draining` are said here. `key` is a reference (`env:NAME`, `file:PATH`) that
+    each gateway resolves for itself, never the key. `models` empty: what the server lists; `*`: any
+    name. `weight` is its part of new requests, in percent of what a backend gets without one; one
+    that is `draining` gets none.
+    """
+
+    backend_id: str
+    base: Count
+    version: Number
+    url: str | None = None
+    key: str | None = None
+    engine: str = "auto"
+    models: list[str] = msgspec.field(default_factory=list)
+    weight: Count = 100
+    draining: bool = False
+
+
+class BackendRegistered(BackendState, frozen=True, kw_only=True):
+    """A backend that gateways did not know, or that was removed, is there from now on."""
+
+    TYPE: ClassVar[str] = "tollbook.backend.registered.v1"
+    TOPIC: ClassVar[str] = "registry"
+
+
+class BackendChanged(BackendState, frozen=True, kw_only=True):
+    """A registered backend in its whole new state."""
+
+    TYPE: ClassVar[str] = "tollbook.backend.changed.v1"
+    TOPIC: ClassVar[str] = "registry"
+
+
+class BackendRemoved(BackendState, frozen=True, kw_only=True):
+    """The backend as it was last: it gets no request any more. What it served stays billed."""
+
+    TYPE: ClassVar[str] = "tollbook.backend.removed.v1"
+    TOPIC: ClassVar[str] = "registry"
+
+    removed_at: Instant

@@ -7,7 +7,13 @@ import msgspec
 
 from ledger.errors import EventError, MalformedEvent, UnknownEvent
 from ledger.events.access import KeyIssued, KeyRevoked
-from ledger.events.backends import BackendCounted, BackendObserved
+from ledger.events.backends import (
+    BackendChanged,
+    BackendCounted,
+    BackendObserved,
+    BackendRegistered,
+    BackendRemoved,
+)
 from ledger.events.envelope import Event, Payload
 from ledger.events.prices import PricePublished
 from ledger.events.requests import (
@@ -31,6 +37,9 @@ _CLASSES: Final = (
     SourceClosed,
     BackendObserved,
     BackendCounted,
+    BackendRegistered,
+    BackendChanged,
+    BackendRemoved,
     KeyIssued,
     KeyRevoked,
     PricePublished,

@@ -1,4 +1,4 @@
-"""The registry: keys and prices, folded from one ordered log. Pure.
+"""The registry: keys, prices and backends, folded from one ordered log. Pure.
 
 Each event carries the whole new state and the version it was made from. The fold refuses an event
 made from an old version, so of two commands that raced exactly one wins and the other learns why.
@@ -6,6 +6,7 @@ made from an old version, so of two commands that raced exactly one wins and the
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -13,12 +14,16 @@ from ledger.amounts import pico_per_token
 from ledger.errors import AmountError
 from ledger.events import (
     BUCKETS,
+    BackendChanged,
+    BackendRegistered,
+    BackendRemoved,
     Event,
     KeyIssued,
     KeyRevoked,
     Payload,
     PricePublished,
 )
+from ledger.events.backends import BackendState
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +48,35 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     pico: Mapping[str, int]
 
 
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """One backend; its fields mean the same as in `BackendState`. `removed_at` null: it is there.
+
+    One that was removed stays, so that its version goes on if it is registered again.
+    """
+
+    backend_id: str
+    version: int
+    registered_at: datetime
+    url: str | None = None
+    key: str | None = None
+    engine: str = "auto"
+    models: tuple[str, ...] = ()
+    weight: int = 100
+    draining: bool = False
+    removed_at: datetime | None = None
+
+
+WEIGHT_MAX: Final = 100
+"""Percent. A backend that shall get more than others is one beside which others have less."""
+
+
 class Book(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the registry says, at one point of its log."""
 
     keys: Mapping[str, Key] = {}
     by_hash: Mapping[str, Key] = {}
     prices: tuple[Price, ...] = ()
+    backends: Mapping[str, Server] = {}
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -78,6 +106,7 @@ class BookFold:
         self._keys = dict(book.keys)
         self._by_hash = dict(book.by_hash)
         self._prices = list(book.prices)
+        self._backends = dict(book.backends)
         self._versions: dict[str, int] = {}
         for price in book.prices:
             self._versions[price.model] = max(price.version, self._versions.get(price.model, 0))
@@ -89,12 +118,19 @@ class BookFold:
                 return self._key(event, payload)
             case PricePublished():
                 return self._price(payload)
+            case BackendRegistered() | BackendChanged() | BackendRemoved():
+                return self._backend(event, payload)
             case _:
                 return Refused(f"{event.type} does not belong into the registry log")
 
     def book(self) -> Book:
         """The book after all that was taken; what is taken later does not change it."""
-        return Book(keys=dict(self._keys), by_hash=dict(self._by_hash), prices=tuple(self._prices))
+        return Book(
+            keys=dict(self._keys),
+            by_hash=dict(self._by_hash),
+            prices=tuple(self._prices),
+            backends=dict(self._backends),
+        )
 
     def _key(self, event: Event, said: KeyIssued | KeyRevoked) -> Refused | None:
         old = self._keys.get(said.key_id)
@@ -146,6 +182,48 @@ class BookFold:
             )
         )
         return None
+
+    def _backend(
+        self, event: Event, said: BackendRegistered | BackendChanged | BackendRemoved
+    ) -> Refused | None:
+        old = self._backends.get(said.backend_id)
+        current = old.version if old else 0
+        if said.base != current or said.version != current + 1:
+            return Refused(
+                f"backend {said.backend_id} is at version {current} by now, and this change was "
+                f"made from version {said.base}; list backends again and repeat the command"
+            )
+        there = old is not None and old.removed_at is None
+        if there == isinstance(said, BackendRegistered):
+            return Refused(
+                f"backend {said.backend_id} is {'registered already' if there else 'not there'}; "
+                "`tollbook backends list` shows all of them"
+            )
+        if said.weight > WEIGHT_MAX:
+            return Refused(f"{said.weight} is no weight; it is 0 to {WEIGHT_MAX} percent")
+        twin = next((one for one in self._backends.values() if _same_door(one, said)), None)
+        if twin is not None and not isinstance(said, BackendRemoved):
+            return Refused(f"{said.url} is already the address of backend {twin.backend_id}")
+        self._backends[said.backend_id] = Server(
+            backend_id=said.backend_id,
+            version=said.version,
+            registered_at=old.registered_at if old is not None and there else event.time,
+            url=said.url,
+            key=said.key,
+            engine=said.engine,
+            models=tuple(said.models),
+            weight=said.weight,
+            draining=said.draining,
+            removed_at=said.removed_at if isinstance(said, BackendRemoved) else None,
+        )
+        return None
+
+
+def _same_door(one: Server, said: BackendState) -> bool:
+    """True if `one` is another backend at the same address: its load would be seen as half."""
+    if said.url is None or one.removed_at is not None or one.backend_id == said.backend_id:
+        return False
+    return one.url == said.url
 
 
 def price_at(book: Book, model: str, moment: datetime) -> Price | None:

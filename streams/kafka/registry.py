@@ -1,4 +1,4 @@
-"""The registry log on Kafka: keys and prices in one order, in one partition that is never deleted.
+"""The registry log on Kafka: one order of all changes, in one partition that is never deleted.
 
 Every command writes into it, from any machine. Each event carries the version it was made from,
 and the fold takes the first that came: so of two commands that raced one wins, and the other reads
@@ -16,6 +16,9 @@ from aiokafka.errors import MessageSizeTooLargeError
 from ledger.clock import Clock
 from ledger.errors import MalformedEvent, RegistryRefused
 from ledger.events import (
+    BackendChanged,
+    BackendRegistered,
+    BackendRemoved,
     Draft,
     Event,
     KeyIssued,
@@ -25,7 +28,7 @@ from ledger.events import (
     payload_of,
 )
 from ledger.folds.book import Book, BookFold, Refused, fold_book
-from ledger.folds.book_entries import KEY_PREFIX, PRICE_PREFIX, BookPages
+from ledger.folds.book_entries import BACKEND_PREFIX, KEY_PREFIX, PRICE_PREFIX, BookPages
 from streams.codec import decode, encode
 from streams.errors import CodecError, KafkaError, TopicsWrong
 from streams.kafka.access import KafkaAccess, producer_options
@@ -178,6 +181,8 @@ async def _passed_on(access: KafkaAccess, said: Payload, seconds: float) -> bool
             name = KEY_PREFIX + said.key_id
         case PricePublished():
             name = PRICE_PREFIX + said.model
+        case BackendRegistered() | BackendChanged() | BackendRemoved():
+            name = BACKEND_PREFIX + said.backend_id
         case _:
             raise MalformedEvent(f"{said.TYPE} does not belong into the registry log")
     pages = BookPages()
@@ -190,6 +195,7 @@ async def _passed_on(access: KafkaAccess, said: Payload, seconds: float) -> bool
             book = pages.book()
             known = [key.version for key in book.keys.values()]
             known += [price.version for price in book.prices]
+            known += [server.version for server in book.backends.values()]
             if max(known, default=0) >= said.version:
                 return True
 

@@ -1,4 +1,4 @@
-"""The registry's fold: who may call, at what price, and which command lost the race."""
+"""The registry's fold: who may call, at what price, where it goes, and which command lost."""
 
 from datetime import timedelta
 
@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from ledger.events import Draft, KeyIssued, KeyRevoked, payload_of
 from ledger.folds.book import Book, Refused, fold_book, price_at
 from tests.support import events
-from tests.support.events import START, Scribe, after, hash_of, key_issued, key_revoked, price
+from tests.support.events import (
+    START,
+    Scribe,
+    after,
+    backend_changed,
+    backend_registered,
+    backend_removed,
+    hash_of,
+    key_issued,
+    key_revoked,
+    price,
+)
 
 
 def folded(*drafts: Draft) -> tuple[Book, list[str]]:
@@ -147,3 +158,60 @@ def test_a_refused_event_changes_nothing_and_hashes_follow_keys(
             continue
         book = result
         assert {key.key_id: key for key in book.by_hash.values()} == book.keys
+
+
+def test_a_backend_is_in_the_book_as_it_was_said() -> None:
+    said = {"key": "env:K", "engine": "vllm", "models": ["a"], "weight": 10, "draining": True}
+    book, reasons = folded(backend_registered("g", **said))
+    server = book.backends["g"]
+    assert not reasons and server.registered_at == START and server.removed_at is None
+    assert (server.url, server.key, server.engine) == ("http://g:8000", "env:K", "vllm")
+    assert (server.models, server.weight, server.draining) == (("a",), 10, True)
+
+
+def test_a_change_is_the_whole_state() -> None:
+    book, reasons = folded(
+        backend_registered("g", key="env:K", weight=10), backend_changed("g", weight=20)
+    )
+    server = book.backends["g"]
+    assert (server.version, server.weight, server.key) == (2, 20, None) and not reasons
+
+
+def test_a_removed_backend_stays_with_the_time_and_may_come_again() -> None:
+    book, reasons = folded(
+        backend_registered("g"), backend_removed("g", at=after(9)), backend_changed("g", base=2)
+    )
+    assert book.backends["g"].removed_at == after(9) and "is not there" in reasons[0]
+    again, reasons = folded(
+        backend_registered("g"), backend_removed("g", at=after(9)), backend_registered("g", base=2)
+    )
+    assert again.backends["g"].removed_at is None and again.backends["g"].version == 3
+    assert not reasons
+
+
+@pytest.mark.parametrize(
+    ("draft", "why"),
+    [
+        (backend_registered("g", base=1, url=None), "registered already"),
+        (backend_changed("g", base=7), "at version 1 by now"),
+        (backend_changed("other", base=0), "is not there"),
+        (backend_changed("g", weight=101), "0 to 100 percent"),
+        (backend_registered("twin", url="http://g:8000"), "already the address of backend g"),
+    ],
+)
+def test_a_backend_that_cannot_be_so_is_refused(draft: Draft, why: str) -> None:
+    before, _ = folded(backend_registered("g"))
+    book, reasons = folded(backend_registered("g"), draft)
+    assert book == before and why in reasons[0]
+
+
+def test_the_address_of_a_removed_backend_is_free() -> None:
+    book, reasons = folded(
+        backend_registered("g"), backend_removed("g"), backend_registered("h", url="http://g:8000")
+    )
+    assert set(book.backends) == {"g", "h"} and not reasons
+
+
+def test_two_backends_without_an_address_here_are_no_twins() -> None:
+    book, reasons = folded(backend_registered("g", url=None), backend_registered("h", url=None))
+    assert set(book.backends) == {"g", "h"} and not reasons

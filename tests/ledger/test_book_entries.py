@@ -31,15 +31,20 @@ def some_book() -> Book:
         events.price("p2", {"other_out": "9"}, model="*"),
         events.price("p3", {"other_out": "0.7", "uncached_in": "0.1"}, start=after(60), base=1),
         events.key_revoked("key-1", at=after(5)),
+        events.backend_registered("gpu-1", key="env:K", models=["m"], weight=5),
+        events.backend_registered("gpu-2"),
+        events.backend_removed("gpu-2", at=after(5)),
     )
 
 
 def test_a_book_comes_back_from_its_entries() -> None:
     book = some_book()
     entries = entries_of(book)
-    assert sorted(entries) == ["key/key-1", "key/key-2", "price/*", "price/m"]
+    names = ["backend/gpu-1", "backend/gpu-2", "key/key-1", "key/key-2", "price/*", "price/m"]
+    assert sorted(entries) == names
     again = book_of(entries)
     assert again.keys == book.keys and again.by_hash == book.by_hash
+    assert again.backends == book.backends
     assert sorted(again.prices, key=str) == sorted(book.prices, key=str)
     for model in ("m", "other"):
         for moment in (START, after(120)):
@@ -68,10 +73,12 @@ def test_a_key_without_an_entry_any_more_opens_nothing() -> None:
     before = pages.book()
     pages.put("key/key-2", None)
     pages.put("price/m", None)
+    pages.put("backend/gpu-1", None)
     pages.put("key/never-there", None)
     after_it = pages.book()
     assert set(before.keys) == {"key-1", "key-2"} and set(after_it.keys) == {"key-1"}
     assert len(after_it.by_hash) == 1 and [price.model for price in after_it.prices] == ["*"]
+    assert set(after_it.backends) == {"gpu-2"}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +91,8 @@ def test_a_key_without_an_entry_any_more_opens_nothing() -> None:
         ("price/gemma", entries_of(some_book())["price/m"]),
         ("price/m", b'{"prices":[{}]}'),
         ("usage/key-1", b"{}"),
+        ("backend/gpu-1", b"{}"),
+        ("backend/gpu-1", entries_of(some_book())["backend/gpu-2"]),
     ],
 )
 def test_what_is_no_entry_is_named_and_changes_nothing(name: str, value: bytes) -> None:

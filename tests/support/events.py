@@ -8,7 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ledger.events import (
+    BackendChanged,
     BackendCounted,
+    BackendRegistered,
+    BackendRemoved,
     Basis,
     Draft,
     Event,
@@ -214,6 +217,30 @@ def key_revoked(key_id: str, at: datetime = START, base: int = 1) -> Draft:
 def hash_of(key_id: str) -> str:
     """A stand-in for the hash of a secret: 64 hex digits, another one for each key."""
     return key_id.encode().hex().ljust(64, "0")[:64]
+
+
+def backend_registered(backend_id: str = "gpu-1", base: int = 0, **more: Any) -> Draft:
+    """A backend; its address is made of its id if none is given."""
+    values: dict[str, Any] = {"url": f"http://{backend_id}:8000"} | more
+    payload = BackendRegistered(backend_id=backend_id, base=base, version=base + 1, **values)
+    return Draft(f"backend/{backend_id}/v{base + 1}", backend_id, START, payload)
+
+
+def backend_changed(backend_id: str = "gpu-1", base: int = 1, **more: Any) -> Draft:
+    values: dict[str, Any] = {"url": f"http://{backend_id}:8000"} | more
+    payload = BackendChanged(backend_id=backend_id, base=base, version=base + 1, **values)
+    return Draft(f"backend/{backend_id}/v{base + 1}", backend_id, START, payload)
+
+
+def backend_removed(backend_id: str = "gpu-1", base: int = 1, at: datetime = START) -> Draft:
+    payload = BackendRemoved(
+        backend_id=backend_id,
+        base=base,
+        version=base + 1,
+        url=f"http://{backend_id}:8000",
+        removed_at=at,
+    )
+    return Draft(f"backend/{backend_id}/v{base + 1}", backend_id, at, payload)
 
 
 def price(
