@@ -17,7 +17,19 @@ from ledger.folds.counters import COUNTINGS
 
 PAGES = Path(__file__).parent / "pages"
 
+VLLM = {"vllm:prompt_tokens_total": 98_313_546, "vllm:generation_tokens_total": 4829}
+SGLANG = {"sglang:prompt_tokens_total": 8_128_902, "sglang:generation_tokens_total": 7_557_572}
+
 READ: dict[str, Page] = {
+    # A KV cache's use, and no counter of cached tokens.
+    "llamacpp-2025.02": Page(
+        "llamacpp",
+        {"llamacpp:prompt_tokens_total": 143, "llamacpp:tokens_predicted_total": 673},
+        running=2,
+        waiting=1,
+        kv_usage=0.0625,
+    ),
+    # The other way round.
     "llamacpp-2026.10": Page(
         "llamacpp",
         {
@@ -25,24 +37,18 @@ READ: dict[str, Page] = {
             "llamacpp:prompt_tokens_cached_total": 23,
             "llamacpp:tokens_predicted_total": 16,
         },
-        None,
-        0,
-        0,
+        running=0,
+        waiting=0,
+        prefix_hits=23,
+        prefix_queries=56,
     ),
-    "vllm-0.6": Page(
-        "vllm",
-        {"vllm:prompt_tokens_total": 98_313_546, "vllm:generation_tokens_total": 4829},
-        1764459842.51,
-        3,
-        2,
-    ),
-    "vllm-0.9": Page(
-        "vllm",
-        {"vllm:prompt_tokens_total": 98_313_546, "vllm:generation_tokens_total": 4829},
-        1764459842.51,
-        3,
-        2,
-    ),
+    # Its only word on prefixes is a rate, which is no counter.
+    "vllm-0.6": Page("vllm", VLLM, 1764459842.51, 3, 2, 0.42),
+    # Prefixes are counted in blocks, under names of the GPU.
+    "vllm-0.8": Page("vllm", VLLM, 1764459842.51, 3, 2, 0.42, 21_604, 77_160),
+    "vllm-0.9": Page("vllm", VLLM, 1764459842.51, 3, 2, 0.42, 345_678, 1_234_567),
+    # Old and new names stand side by side, and nothing counts twice.
+    "vllm-0.10": Page("vllm", VLLM, None, 3, 2, 0.42, 345_678, 1_234_567),
     "vllm-0.18-two-engines": Page(
         "vllm",
         {
@@ -53,25 +59,32 @@ READ: dict[str, Page] = {
         None,
         7,
         5,
+        0.42,
+        691_357,
+        2_469_135,
     ),
-    "sglang-0.4": Page(
-        "sglang",
-        {"sglang:prompt_tokens_total": 8_128_902, "sglang:generation_tokens_total": 7_557_572},
-        None,
-        162,
-        2826,
-    ),
+    "sglang-0.4": Page("sglang", SGLANG, None, 162, 2826, 0.28),
     # Two data-parallel ranks of two tensor-parallel ones each, which all tell of themselves.
     "sglang-0.5-ranks": Page(
         "sglang",
-        {
-            "sglang:prompt_tokens_total": 8_128_902,
-            "sglang:cached_tokens_total": 456,
-            "sglang:generation_tokens_total": 7_557_572,
-        },
+        SGLANG | {"sglang:cached_tokens_total": 456},
         None,
         324,
         5652,
+        0.28,
+        456,
+        8_128_902,
+    ),
+    # All requests, and then the same ones by priority; two stages of one pipeline.
+    "sglang-2026.11-priorities": Page(
+        "sglang",
+        SGLANG | {"sglang:cached_tokens_total": 456},
+        None,
+        5,
+        7,
+        0.31,
+        456,
+        8_128_902,
     ),
 }
 
@@ -127,6 +140,40 @@ def test_a_damaged_counter_is_left_out_and_the_others_are_read(damage: bytes) ->
     assert found.running is None
 
 
+@pytest.mark.parametrize(
+    ("usages", "read"),
+    [
+        (("0.2", "0.6"), 0.4),
+        (("1.0000001",), 1.0),
+        (("0.0",), 0.0),
+        (("42.0",), None),
+        (("0.5", "42.0"), None),
+        (("-1.0", "0.5"), None),
+        (("NaN",), None),
+    ],
+)
+def test_a_share_of_the_cache_is_between_0_and_1_or_not_known(
+    usages: tuple[str, ...], read: float | None
+) -> None:
+    lines = [f'vllm:kv_cache_usage_perc{{engine="{n}"}} {use}' for n, use in enumerate(usages)]
+    found = read_page("\n".join(["vllm:prompt_tokens_total 5", *lines]).encode())
+    assert found.kv_usage == (None if read is None else pytest.approx(read))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"vllm:prefix_cache_hits_total 5\n",
+        b"vllm:prefix_cache_queries_total 5\n",
+        b"vllm:prefix_cache_hits_total NaN\nvllm:prefix_cache_queries_total 5\n",
+        b"vllm:external_prefix_cache_hits_total 5\nvllm:external_prefix_cache_queries_total 9\n",
+    ],
+)
+def test_hits_without_queries_say_nothing(lines: bytes) -> None:
+    found = read_page(b"vllm:prompt_tokens_total 5\n" + lines)
+    assert (found.prefix_hits, found.prefix_queries) == (None, None)
+
+
 def test_the_newest_start_counts_where_several_processes_answer() -> None:
     page = b"vllm:prompt_tokens_total 5\n" + b"".join(
         b'process_start_time_seconds{pid="%d"} %d\n' % (at, at) for at in (10, 30, 20)
@@ -172,6 +219,7 @@ def long_page(lines: int) -> bytes:
         for n in range(8)
         for name in ("prompt", "generation")
     ]
+    wanted += [f"vllm:kv_cache_usage_perc{{{labels % n}}} 0.42" for n in range(8)]
     buckets = [
         f'vllm:request_prompt_tokens_bucket{{{labels % (n % 8)},le="{n}.0"}} 1234.0'
         for n in range(lines - len(wanted))
