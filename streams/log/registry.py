@@ -1,4 +1,4 @@
-"""The registry log: keys, prices and backends in one order, in one file that every command appends to.
+"""The registry log: keys, prices and backends in one order, in a file that all commands append to.
 
 Whoever appends holds the lock, so that of two commands exactly one is made from the newest state.
 What the fold refuses is never written. Readers take no lock: they see whole frames or nothing.
