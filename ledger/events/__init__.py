@@ -7,6 +7,7 @@ from ledger.events.backends import (
     BackendObserved,
     BackendRegistered,
     BackendRemoved,
+    BreakerState,
 )
 from ledger.events.envelope import Draft, Event, Payload, same_fact
 from ledger.events.prices import PricePublished
@@ -31,6 +32,7 @@ __all__ = [
     "BackendRegistered",
     "BackendRemoved",
     "Basis",
+    "BreakerState",
     "Draft",
     "Event",
     "KeyIssued",

@@ -1,10 +1,16 @@
 """Events of backends: which there are, what each gateway saw of each, and what engines count."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from ledger.events.envelope import Count, Instant, Number, Payload
+
+BreakerState = Literal["closed", "open", "half_open"]
+"""closed: requests go there; open: none do; half_open: a few, on trial."""
+
+Ratio = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=24)]
+"""A number without a sign as text, because no event holds a float."""
 
 
 class BackendObserved(Payload, frozen=True, kw_only=True):
@@ -12,8 +18,19 @@ class BackendObserved(Payload, frozen=True, kw_only=True):
 
     `gateway` names the serving process, the same after a restart. `fault` says why it is not `up`.
     `in_flight` counts what this gateway has at the backend now; `requests` and `failures` count
-    its attempts since the gateway started. `first_token_us` is a moving average, null while none
-    came. From `expires_at` on, this says nothing any more.
+    its attempts since the gateway started. `first_token_us` and `between_tokens_us` are moving
+    averages, null while none came. From `expires_at` on, this says nothing any more.
+
+    The engine's own word is null where it does not say it: requests `running` and `waiting`, the
+    share of its KV cache in use (`kv_usage`, 0 to 1), tokens of prompts looked up in its cache of
+    prefixes since it started and found there; `read_us` is how long ago it said so.
+
+    Of the breaker: its `state`, for how long it has been so (`state_us`), its decaying score of
+    `errors`, trials that went well since it half opened, and the `share` of its traffic that it
+    gets, 0 to 1. They are told as ages, because no clock of a process outlives it.
+
+    `draining`: this gateway sends it nothing new; `drain_us` is the longest that what runs there
+    may still take, null if nothing runs or it is not draining.
     """
 
     TYPE: ClassVar[str] = "tollbook.backend.observed.v1"
@@ -28,6 +45,20 @@ class BackendObserved(Payload, frozen=True, kw_only=True):
     requests: Count = 0
     failures: Count = 0
     first_token_us: Count | None = None
+    between_tokens_us: Count | None = None
+    running: Count | None = None
+    waiting: Count | None = None
+    kv_usage: Ratio | None = None
+    prefix_hits: Count | None = None
+    prefix_queries: Count | None = None
+    read_us: Count | None = None
+    state: BreakerState | None = None
+    state_us: Count | None = None
+    errors: Ratio | None = None
+    successes: Count | None = None
+    share: Ratio | None = None
+    draining: bool = False
+    drain_us: Count | None = None
 
 
 class BackendCounted(Payload, frozen=True, kw_only=True):

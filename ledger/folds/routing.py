@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from ledger.events import BackendObserved, Event
+from ledger.events import BackendObserved, BreakerState, Event
 
 SILENT_MS: Final = 30_000
 """An incarnation that was silent for so long gives way to any other one, even one whose machine has
@@ -39,6 +39,20 @@ class RoutingView(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
     failures: int = 0
     first_token_us: int | None = None
+    between_tokens_us: int | None = None
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: str | None = None
+    prefix_hits: int | None = None
+    prefix_queries: int | None = None
+    read_us: int | None = None
+    state: BreakerState | None = None
+    state_us: int | None = None
+    errors: str | None = None
+    successes: int | None = None
+    share: str | None = None
+    draining: bool = False
+    drain_us: int | None = None
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -67,20 +81,12 @@ def fold_view(
     if view is not None and not _newer(view, event, offset, appended_ms):
         return None
     return RoutingView(
-        backend_id=said.backend_id,
-        gateway=said.gateway,
-        up=said.up,
+        **msgspec.structs.asdict(said),
         source=event.source,
         sequence=event.sequence,
         observed_at=event.time,
-        expires_at=said.expires_at,
         appended_ms=appended_ms,
         offset=offset,
-        fault=said.fault,
-        in_flight=said.in_flight,
-        requests=said.requests,
-        failures=said.failures,
-        first_token_us=said.first_token_us,
     )
 
 

@@ -39,6 +39,17 @@ GOLDEN = Path(__file__).parent / "golden"
 ID = "0193a0000000700080000000000000b2"
 USAGE = Usage(uncached_in=36, cached_in=5, cache_write_in=2, reasoning_out=7, other_out=50)
 LATER = START + timedelta(microseconds=1_234_567)
+OBSERVED = BackendObserved(
+    backend_id="b-0123abcd",
+    gateway="box",
+    up=False,
+    expires_at=LATER,
+    fault="/v1/models answered 500",
+    in_flight=3,
+    requests=57,
+    failures=2,
+    first_token_us=41_000,
+)
 LAST = {"requests": 3, "tokens": 40, "sources": 1}
 
 ACCEPTED = RequestAccepted(
@@ -96,16 +107,23 @@ _PAYLOADS: tuple[Payload, ...] = (
     SourceClosed(
         closed_source=SOURCE, last=LAST, by="/runner/box/0193a0000000700080000000000000c3"
     ),
-    BackendObserved(
-        backend_id="b-0123abcd",
-        gateway="box",
-        up=False,
-        expires_at=LATER,
-        fault="/v1/models answered 500",
-        in_flight=3,
-        requests=57,
-        failures=2,
-        first_token_us=41_000,
+    OBSERVED,
+    msgspec.structs.replace(
+        OBSERVED,
+        between_tokens_us=8_300,
+        running=3,
+        waiting=1,
+        kv_usage="0.4375",
+        prefix_hits=345_678,
+        prefix_queries=1_234_567,
+        read_us=1_200_000,
+        state="half_open",
+        state_us=4_000_000,
+        errors="2.5",
+        successes=1,
+        share="0.25",
+        draining=True,
+        drain_us=9_500_000,
     ),
     BackendCounted(
         backend_id="b-0123abcd",
