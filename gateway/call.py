@@ -9,6 +9,7 @@ from gateway.backends.pool import Backend
 from gateway.backends.port import Answer
 from gateway.cuts import Cut
 from gateway.keeping import Kept
+from gateway.routing.policy import Choice
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.metering import Meter
 from gateway.wire.requests import Asked
@@ -42,6 +43,7 @@ class Call:
         "backend",
         "body",
         "called",
+        "choice",
         "client_left",
         "content_type",
         "cut",
@@ -98,6 +100,7 @@ class Call:
         self.task = task
         self.attempts = 0
         self.called = False  # true once a backend was asked
+        self.choice: Choice | None = None  # why the backend of the attempt was chosen
         self.upstream = 0.0  # seconds spent waiting for a backend
         self.sent = started  # when a backend was last called
         self.heard: float | None = None  # when bytes of a stream last came
@@ -143,6 +146,17 @@ class Call:
             return self._overhead
         return max(monotonic - self.started - self.upstream, 0.0)
 
+    def route_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that tell which backend it was and why; none before one was chosen."""
+        backend, choice = self.backend, self.choice
+        if backend is None or choice is None:
+            return []
+        route = f"score={choice.score_text}; {', '.join(choice.reasons)}"
+        return [
+            (b"x-tollbook-backend", backend.backend_id.encode()),
+            (b"x-tollbook-route", route.encode()),
+        ]
+
     def begin_stream(self, meter: Meter, monotonic: float) -> None:
         """The head of a stream is about to go out: from now on waiting is no overhead."""
         self._overhead = self.overhead(monotonic)
@@ -186,7 +200,7 @@ class Call:
     def attempted(self, now: datetime, backend: Backend, after: str | None) -> Draft:
         """The event for the call that is about to be made to `backend`."""
         self.attempts += 1
-        self.backend = backend
+        self.backend, choice = backend, self.choice
         return Draft(
             f"{self.request_id}/attempted/{self.attempts}",
             self.key_id,
@@ -196,6 +210,8 @@ class Call:
                 attempt=self.attempts,
                 backend_id=backend.backend_id,
                 after=after,
+                score=None if choice is None else choice.score_text,
+                reasons=[] if choice is None else list(choice.reasons),
             ),
         )
 

@@ -210,7 +210,10 @@ class Relay:
     def _choose(self, call: Call, tried: tuple[str, ...]) -> Backend | None:
         wanted = Wanted(call.request_id, call.wish.model, tried, call.only)
         choice = choose(wanted, self._pool.views())
-        return None if choice is None else self._pool.backends[choice.backend_id]
+        if choice is None:
+            return None
+        call.choice = choice
+        return self._pool.backends[choice.backend_id]
 
     def _accept(self, call: Call, backend: Backend, client: str | None, retry: int | None) -> None:
         now = self._clock.now()
@@ -372,17 +375,14 @@ class Relay:
             await self._journal.durable()
 
     def _head(self, call: Call, answer: Answer) -> list[tuple[bytes, bytes]]:
-        """The backend's headers and ours: which backend it was, and what the gateway cost."""
+        """The backend's headers and ours: which backend it was and why, what the gateway cost."""
         assert call.backend is not None, "an answer comes from a backend"
         overhead = call.overhead(self._clock.monotonic()) * 1000
         secret, headers = call.backend.secret, answer.headers
         if secret is not None:
             headers = [header for header in headers if secret not in header[1]]
-        return [
-            *headers,
-            (b"x-tollbook-backend", call.backend.backend_id.encode()),
-            (b"x-tollbook-overhead-ms", b"%.3f" % overhead),
-        ]
+        spent = (b"x-tollbook-overhead-ms", b"%.3f" % overhead)
+        return [*headers, *call.route_headers(), spent]
 
     def _cut(self, call: Call, why: Cut) -> None:
         if call.cut is not None or call.task is None or call.ending:

@@ -39,6 +39,8 @@ _DROPPED = frozenset(
         b"x-client-request-id",
         b"x-tollbook-backend",
         b"x-tollbook-overhead-ms",
+        b"x-tollbook-route",
+        b"x-tollbook-fallback",
         b"upgrade",
         b"trailer",
         b"proxy-authenticate",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.cli.bill import BASIS_WORDS, line_json
 from gateway.cli.output import Cell, Column, Table, cell_text, pairs_text, printable, table_text
-from ledger.events import BUCKETS, Event
+from ledger.events import BUCKETS, Event, RequestAttempted, payload_of
 
 if TYPE_CHECKING:
     from ledger.folds.cost import Cost
@@ -51,10 +51,10 @@ def millis(microseconds: int | None) -> str | None:
 
 def request_text(found: "Explained", places: Places, names: Mapping[str, str]) -> str:
     """All that is known of one request, part by part."""
-    row = found.request
+    row, routes = found.request, _routes(found.events)
     parts = [pairs_text(_facts(row, names))]
     if found.attempts:
-        parts.append("Attempts\n" + table_text(_attempts(found)))
+        parts.append("Attempts\n" + table_text(_attempts(found, routes)))
     parts.append("Events\n" + table_text(_events(found, places)))
     parts += [f"set aside: {printable(f'{name}: {reason}')}" for name, reason in found.aside]
     if row.billed:
@@ -71,7 +71,7 @@ def request_text(found: "Explained", places: Places, names: Mapping[str, str]) -
 
 def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -> dict[str, object]:
     """The same for programs. Durations are in microseconds, money is exact text."""
-    row, price = found.request, found.price
+    row, price, routes = found.request, found.price, _routes(found.events)
     return {
         "request": _row_json(row, names),
         "attempts": [
@@ -80,6 +80,8 @@ def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -
                 "backend_id": one.backend_id,
                 "started_at": one.started_at,
                 "failed": one.failed,
+                "score": _route(routes, one.attempt)[0],
+                "reasons": _route(routes, one.attempt)[1],
                 "cost": "0" if one.attempt < row.attempts else _money(found.cost),
             }
             for one in found.attempts
@@ -226,17 +228,37 @@ def _facts(row: "RequestRow", names: Mapping[str, str]) -> Iterator[tuple[str, C
         yield "client's retry", row.client_retry
 
 
-def _attempts(found: "Explained") -> Table:
+def _routes(events: Sequence[Event]) -> dict[int, RequestAttempted]:
+    """What the attempts' own events say, by the number of the attempt."""
+    said = [payload_of(event) for event in events if event.type == RequestAttempted.TYPE]
+    return {one.attempt: one for one in said if isinstance(one, RequestAttempted)}
+
+
+def _route(
+    routes: Mapping[int, RequestAttempted], attempt: int
+) -> tuple[str | None, list[str] | None]:
+    """Score and reasons of one attempt; nulls for one that tells none."""
+    said = routes.get(attempt)
+    return (None, None) if said is None or said.score is None else (said.score, said.reasons)
+
+
+def _attempts(found: "Explained", routes: Mapping[int, RequestAttempted]) -> Table:
     row = found.request
     lines: list[tuple[Cell, ...]] = []
     for one in found.attempts:
         last = one.attempt >= row.attempts
         said = (row.outcome or row.state) if last else one.failed
         cost = _money(found.cost) if last else "0"
-        lines.append((one.attempt, one.backend_id, instant(one.started_at), said, cost))
-    names = ("attempt", "backend", "started", "how it went", "cost")
-    numbers = {"attempt", "cost"}
-    return Table(tuple(Column(name, number=name in numbers) for name in names), tuple(lines))
+        score = _route(routes, one.attempt)[0]
+        lines.append((one.attempt, one.backend_id, instant(one.started_at), said, score, cost))
+    names = ("attempt", "backend", "started", "how it went", "score", "cost")
+    numbers = {"attempt", "score", "cost"}
+    why = tuple(
+        printable(f"attempt {one.attempt} went to {one.backend_id} by: {', '.join(reasons)}")
+        for one in found.attempts
+        if (reasons := _route(routes, one.attempt)[1])
+    )
+    return Table(tuple(Column(name, number=name in numbers) for name in names), tuple(lines), why)
 
 
 def _events(found: "Explained", places: Places) -> Table:

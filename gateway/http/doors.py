@@ -158,8 +158,8 @@ class Door:
         now = self._desk.clock.monotonic()
         spent = call.overhead(now) if call else now - started
         headers: Headers = [(b"x-tollbook-overhead-ms", b"%.3f" % (spent * 1000))]
-        if call is not None and call.backend is not None:
-            headers.append((b"x-tollbook-backend", call.backend.backend_id.encode()))
+        if call is not None:
+            headers += call.route_headers()
         if error.status == 503:
             headers.append((b"retry-after", b"1"))
         if error.status in (408, 413):

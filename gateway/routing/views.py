@@ -77,3 +77,8 @@ class Choice(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
     odds: tuple[tuple[float, tuple[str, ...]], ...] = ()
     last_resort: bool = False
+
+    @property
+    def score_text(self) -> str:
+        """The score as headers and events show it."""
+        return f"{self.score:.3f}"

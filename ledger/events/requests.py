@@ -2,6 +2,8 @@
 
 from typing import ClassVar, Final, Literal
 
+import msgspec
+
 from ledger.events.envelope import Count, Instant, Number, Payload
 from ledger.events.usage import NOTHING_KNOWN, Basis, Usage
 
@@ -47,7 +49,11 @@ class RequestAccepted(Payload, frozen=True, kw_only=True):
 
 
 class RequestAttempted(Payload, frozen=True, kw_only=True):
-    """A backend is about to be called. `after` says why the attempt before this one failed."""
+    """A backend is about to be called. `after` says why the attempt before this one failed.
+
+    `score` is what the backend won by, lower is better, as the text of a decimal number; `reasons`
+    say in words how it was and why it was picked.
+    """
 
     TYPE: ClassVar[str] = "tollbook.request.attempted.v1"
     TOPIC: ClassVar[str] = "requests"
@@ -56,6 +62,8 @@ class RequestAttempted(Payload, frozen=True, kw_only=True):
     attempt: Number
     backend_id: str
     after: str | None = None
+    score: str | None = None
+    reasons: list[str] = msgspec.field(default_factory=list)
 
 
 class RequestRejected(Payload, frozen=True, kw_only=True):

@@ -34,7 +34,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     drafts = [
         say.accepted("cut000", client_request=client, client_retry=0),
         say.attempted("cut000", 1),
-        say.attempted("cut000", 2, after(1), backend_id="b-2", after="connect refused"),
+        say.attempted(
+            "cut000",
+            2,
+            after(1),
+            backend_id="b-2",
+            after="connect refused",
+            score="3.125",
+            reasons=["3 waiting", "KV 12.5%"],
+        ),
         say.delivered("cut000", 1, 5),
         say.finished(
             "cut000",
@@ -86,6 +94,9 @@ def test_a_request_is_explained_from_its_events_to_its_bill_line(data: Path) -> 
     attempts = [(a["attempt"], a["backend_id"], a["failed"], a["cost"]) for a in said["attempts"]]
     cost = "0.00005975"  # 100 × 0.5 + 20 × 0.05 + 7 × 1.25, of a million
     assert attempts == [(1, "b-1", "connect refused", "0"), (2, "b-2", None, cost)]
+    # An attempt of before scores were told has none.
+    routes = [(one["score"], one["reasons"]) for one in said["attempts"]]
+    assert routes == [(None, None), ("3.125", ["3 waiting", "KV 12.5%"])]
     assert said["cost"] == cost and said["currency"] == "USD"
     assert said["price"]["version"] == 1 and said["price"]["per_million"]["cached_in"] == "0.05"
     assert said["basis"] == "running" and "up to a cut" in said["basis_said"]
@@ -93,6 +104,13 @@ def test_a_request_is_explained_from_its_events_to_its_bill_line(data: Path) -> 
     assert said["line"] == "key=key-1,model=m,day=2026-11-03,basis=running"
     assert [one["request_id"] for one in said["same_client_id"]] == ["again0"]
     assert said["same_client_id"][0]["client_retry"] == 1
+
+
+def test_a_person_reads_why_a_backend_was_chosen(data: Path) -> None:
+    said = " ".join(run("explain", "cut000", "--data", str(data)).stdout.split())
+    assert "3.125" in said
+    assert "attempt 2 went to b-2 by: 3 waiting, KV 12.5%" in said
+    assert "attempt 1 went to" not in said
 
 
 def test_every_event_stands_where_it_is_said_to_stand(data: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.http.client_ids import CLIENT_ID_BYTES_MAX
-from ledger.events import RequestAccepted, RequestRejected
+from ledger.events import RequestAccepted, RequestAttempted, RequestRejected
 from tests.gateway.doors import (
     CHAT,
     COMPLETIONS,
@@ -99,6 +99,7 @@ def test_400(house: House, body: bytes, words: str) -> None:
     assert words in message
     assert answer.headers["x-tollbook-overhead-ms"]
     assert "x-tollbook-backend" not in answer.headers
+    assert "x-tollbook-route" not in answer.headers
 
 
 def test_413_before_the_body_is_read_where_its_length_is_announced(house: House) -> None:
@@ -261,6 +262,11 @@ def test_every_answer_says_what_it_was_and_what_it_cost(house: House) -> None:
             assert answer.status == 200
             ids.add(answer.headers["x-request-id"])
             assert answer.headers["x-tollbook-backend"] in ("one", "two")
+            score, _, reasons = answer.headers["x-tollbook-route"].partition("; ")
+            said = told(house.data, answer.headers["x-request-id"])
+            (tried,) = [one for one in said if isinstance(one, RequestAttempted)]
+            assert score == f"score={tried.score}" and float(tried.score or "nan") >= 0
+            assert reasons.split(", ") == tried.reasons and "2 of 2 backends fit" in tried.reasons
             # The backend waits 80 ms; what is left is ours.
             assert 0 <= float(answer.headers["x-tollbook-overhead-ms"]) < 60
             end = ended(house.data, answer.headers["x-request-id"])

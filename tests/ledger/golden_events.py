@@ -64,10 +64,15 @@ ACCEPTED = RequestAccepted(
     client_request="9f86d081884c7d65",
 )
 
+ATTEMPTED = RequestAttempted(
+    request_id=ID, attempt=2, backend_id="b-0123abcd", after="connect refused"
+)
+
 _PAYLOADS: tuple[Payload, ...] = (
     ACCEPTED,
     msgspec.structs.replace(ACCEPTED, client_retry=2, answers=4),
-    RequestAttempted(request_id=ID, attempt=2, backend_id="b-0123abcd", after="connect refused"),
+    ATTEMPTED,
+    msgspec.structs.replace(ATTEMPTED, score="2.125", reasons=["2 waiting", "KV 12.5%"]),
     RequestRejected(request_id=ID, key_id="k-1", status=404, code="model_not_found", model="llama"),
     TokensDelivered(request_id=ID, chunks=12, basis="running", usage=USAGE),
     RequestFinished(

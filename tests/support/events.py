@@ -75,9 +75,10 @@ def attempted(
     key_id: str = "key-1",
     backend_id: str = "b-1",
     after: str | None = None,
+    **more: Any,
 ) -> Draft:
     payload = RequestAttempted(
-        request_id=request_id, attempt=attempt, backend_id=backend_id, after=after
+        request_id=request_id, attempt=attempt, backend_id=backend_id, after=after, **more
     )
     return Draft(f"{request_id}/attempted/{attempt}", key_id, at, payload)
 
