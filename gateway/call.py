@@ -65,6 +65,7 @@ class Call:
         "sent",
         "started",
         "task",
+        "trial",
         "upstream",
         "watch",
         "wish",
@@ -94,6 +95,7 @@ class Call:
         self.accepted_at: datetime | None = None
         self.backend: Backend | None = None  # the last one called
         self.leased: Backend | None = None  # the one that counts it as in flight
+        self.trial: int | None = None  # of which period of that one it is a trial; null: it is none
         self.answer: Answer | None = None
         self.meter: Meter | None = None
         self.kept: Kept | None = None  # a stream's bytes, while its engine has not said a usage
@@ -119,11 +121,15 @@ class Call:
     def lease(self, backend: Backend | None) -> None:
         """Count the call as in flight at `backend` and nowhere else; null gives it back."""
         if self.leased is not None:
-            self.leased.in_flight -= 1
-        if backend is not None:
-            backend.in_flight += 1
-            backend.requests += 1
+            self.leased.give_back(self.trial)
+        self.trial = None if backend is None else backend.take()
         self.leased = backend
+
+    def answered(self, now: float) -> None:
+        """The backend has made a token: if this was a trial of it, it is over, and went well."""
+        if self.backend is not None:
+            self.backend.answered(self.trial, now)
+            self.trial = None
 
     def let_go(self) -> None:
         """At the very end: give up what refers back to this call.

@@ -1,4 +1,5 @@
-"""What is billed when a request does not end well: one policy for each cause, stated here. Pure.
+"""What is billed when a request does not end well: one policy for each cause, stated here. Which of
+these ends are faults of the server stands at the end. Pure.
 
 Two rules stand behind the table. Who leaves pays for what was begun for them: the prompt, and all
 that the backend had produced as far as it is known. Who was let down pays for what arrived: if a
@@ -134,3 +135,40 @@ def bettered(known: Usage, tokenized: Usage | None, chunks: int) -> tuple[Basis,
         reasoning_out=reasoning,
         other_out=other,
     )
+
+
+_FAULTS: Final[dict[Cause, str]] = {
+    "first_byte": "it sent no first byte within the time limit",
+    "between_chunks": "it fell silent within a stream",
+}
+
+EMPTY: Final = "it ended a stream in which nothing was, not even its end"
+"""A model that says nothing still ends its answer: that is no fault."""
+
+_NOT_FOR_ALL: Final = (501, 505)
+"""The server does not know what this request is: another one may be fine."""
+
+
+def fault_of_status(status: int) -> str | None:
+    """The fault of a server that answers with `status`, in words; null if that shows none.
+
+    A client must never be able to shut a backend for the others, so its own errors, its leaving and
+    its limits are no faults. A refused server key and a redirect are the operator's to mend, but no
+    request is answered until then, and a server that refuses fast would else seem the least busy
+    of all and be sent everything.
+    """
+    if status >= 500:
+        return None if status in _NOT_FOR_ALL else f"it answered {status}"
+    if status == 401:
+        return "it refuses the server key (401); see 'key' of this backend"
+    return f"it answered with a redirect ({status})" if 300 <= status < 400 else None
+
+
+def fault_of_cut(cut: Cut | None, *, heard: bool) -> str | None:
+    """The same of a request that was cut; `heard`: something of its answer had come.
+
+    What takes longer as a whole than is allowed is long, not faulty, if anything came.
+    """
+    if cut is None or (cut == "total" and heard):
+        return None
+    return _FAULTS["first_byte"] if cut == "total" else _FAULTS.get(cut)

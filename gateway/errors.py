@@ -161,3 +161,28 @@ class TooSlow(ApiError):
 
     status = 504
     code = "backend_timeout"
+
+
+class Misconfigured(msgspec.Struct, frozen=True):
+    """An answer that is about the gateway's settings and none of the caller's business."""
+
+    code: str
+    reason: str
+    message: str
+
+
+MISCONFIGURED: Final = {
+    401: Misconfigured(
+        "backend_key_refused",
+        "the backend refused the server key",
+        "The backend refused this gateway's own key. Your key is fine; whoever runs this gateway "
+        "must correct the 'key' of the backend.",
+    ),
+    3: Misconfigured(
+        "backend_redirects",
+        "the backend answered with a redirect",
+        "The backend answered with a redirect, which is not followed. Whoever runs this gateway "
+        "must correct the 'url' of the backend.",
+    ),
+}
+"""By status, or by its first digit."""

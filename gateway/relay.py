@@ -10,19 +10,27 @@ import logging
 from collections.abc import Awaitable, Collection, Mapping
 from typing import Protocol
 
-import msgspec
-
 from gateway.backends.pool import Backend, Pool
 from gateway.backends.port import Answer, BackendFailed, Client
 from gateway.call import Call
-from gateway.cuts import DRAINED, POLICIES, Cause, Cut, reads_on
+from gateway.cuts import (
+    DRAINED,
+    EMPTY,
+    POLICIES,
+    Cause,
+    Cut,
+    fault_of_cut,
+    fault_of_status,
+    reads_on,
+)
 from gateway.ends import DRAFTS_IN_ONE_APPEND, Ends
-from gateway.errors import ApiError, Overloaded, TooSlow, Upstream
+from gateway.errors import MISCONFIGURED, ApiError, Overloaded, TooSlow, Upstream
 from gateway.keeping import Allowance, Kept
 from gateway.routing.policy import Wanted, choose
 from gateway.settings import TimeoutSettings
 from gateway.stats import Stats
 from gateway.tokenizers import Tokenizers
+from gateway.wire.faults import ClientFault
 from gateway.wire.meters import make_meter
 from gateway.wire.requests import forwarded
 from gateway.wire.usage import usage_of_answer
@@ -43,31 +51,6 @@ SAY_SECONDS_MAX = 5.0
 
 NO_END = "the stream ended without its closing event"
 """The reason of an answer that came to a clean end and did not say so itself."""
-
-
-class _Misconfigured(msgspec.Struct, frozen=True):
-    """An answer that is about the gateway's settings and none of the caller's business."""
-
-    code: str
-    reason: str
-    message: str
-
-
-_MISCONFIGURED = {
-    401: _Misconfigured(
-        "backend_key_refused",
-        "the backend refused the server key",
-        "The backend refused this gateway's own key. Your key is fine; whoever runs this gateway "
-        "must correct the 'key' of the backend.",
-    ),
-    3: _Misconfigured(
-        "backend_redirects",
-        "the backend answered with a redirect",
-        "The backend answered with a redirect, which is not followed. Whoever runs this gateway "
-        "must correct the 'url' of the backend.",
-    ),
-}
-"""By status, or by its first digit."""
 
 
 class Reply(Protocol):
@@ -245,13 +228,12 @@ class Relay:
             except BackendFailed as failed:
                 if failed.reason == "own_limit":
                     raise
-                backend.failed(str(failed))
                 failure = failed
+            self._judge(backend, answer, failure)
             if answer is not None and answer.status < 500:
                 return answer
             why = failure.reason if failure else f"status {answer.status if answer else 0}"
             self._stats.attempts_failed[backend.backend_id, why] += 1
-            backend.failures += 1
             other = self._choose(call, tried) if len(tried) < ATTEMPTS_MAX else None
             if other is None:
                 if answer is not None:
@@ -263,6 +245,15 @@ class Relay:
                 call.answer = None
             backend = other
             self._journal.append(call.attempted(self._clock.now(), backend, why))
+
+    def _judge(
+        self, backend: Backend, answer: Answer | None, failure: BackendFailed | None
+    ) -> None:
+        """Tell the backend if the head of its answer, or that there is none, is a fault of it."""
+        fault = str(failure) if answer is None else fault_of_status(answer.status)
+        if fault is not None:
+            sure = failure is not None and failure.reason == "unreachable"
+            backend.faulty(fault, self._clock.monotonic(), sure=sure)
 
     async def _call(self, call: Call, backend: Backend, headers: Mapping[str, str]) -> Answer:
         call.lease(backend)
@@ -288,6 +279,9 @@ class Relay:
             await self._error_answer(call, answer, body, reply)
             return
         assert call.backend is not None, "an answer comes from a backend"
+        now = self._clock.monotonic()
+        call.answered(now)
+        call.backend.succeeded(now)
         usage = usage_of_answer(body, call.endpoint, call.backend.engine)
         if usage is None:
             counted = await self._ends.count(call, ("none", NOTHING_KNOWN), body)
@@ -312,7 +306,7 @@ class Relay:
     async def _error_answer(self, call: Call, answer: Answer, body: bytes, reply: Reply) -> None:
         """A backend's own error passes as it is, except one that is about the gateway's settings:
         a refused server key, or a redirect, which would show the caller where the backend is."""
-        wrong = _MISCONFIGURED.get(401 if answer.status == 401 else answer.status // 100)
+        wrong = MISCONFIGURED.get(401 if answer.status == 401 else answer.status // 100)
         reason = wrong.reason if wrong else "the backend's own error"
         self._complete(call, answer, reason, ("none", NOTHING_KNOWN))
         if wrong is not None:
@@ -341,6 +335,7 @@ class Relay:
             passed = meter.feed(data)
             if call.first_token is None and meter.chunks:
                 call.first_token = call.heard
+                call.answered(call.heard)
             if kept.whole:
                 if meter.covered:
                     kept.let_go()
@@ -361,11 +356,18 @@ class Relay:
 
     async def _end_stream(self, call: Call, answer: Answer) -> None:
         """Write the end of a stream that has ended by itself. Raises `SpoolFailed`."""
-        meter = call.meter
-        assert meter is not None, "a stream has a meter"
+        meter, backend, now = call.meter, call.backend, self._clock.monotonic()
+        assert meter is not None and backend is not None, "a stream has a meter and a backend"
         if meter.fault is not None:
+            if not isinstance(meter.fault, ClientFault):
+                backend.faulty(f"within a stream it told of an error: {meter.fault}", now)
             await self._ends.cut(call, "backend_error")
         else:
+            if meter.complete:
+                call.answered(now)
+                backend.succeeded(now)
+            elif not meter.chunks:
+                backend.faulty(EMPTY, now)
             counted = meter.counted()
             if counted[0] not in ("reported", "running"):
                 sent = None if call.kept is None else call.kept.bytes()
@@ -407,6 +409,9 @@ class Relay:
         """The task was cancelled: by whoever set `call.cut`, else because the server stops."""
         cause: Cause = call.cut or "shutdown"
         policy = POLICIES[cause]
+        fault = fault_of_cut(call.cut, heard=call.heard is not None)
+        if fault is not None and call.backend is not None and not call.finished:
+            call.backend.faulty(fault, self._clock.monotonic())
         assert call.task is not None, "a call is served by a task"
         call.task.uncancel()
         if call.client_left or policy.outcome == "client_gone":
@@ -426,6 +431,8 @@ class Relay:
         if failed.reason == "own_limit":
             await self._ends.cut(call, "gateway_failed", str(failed))
             raise Overloaded(f"Too much at once: {failed}. Try again.", code="own_limit")
+        if call.answer is not None and call.backend is not None:
+            call.backend.faulty(str(failed), self._clock.monotonic())
         cause: Cause = "backend_lost" if call.answer else "backend_unreachable"
         begun = "broke off its answer" if call.answer else "could not be reached"
         words = f"The backend {begun}: {failed}. Try again."

@@ -73,7 +73,7 @@ class Service:
         self._marks = 0
         stats = self._stats = Stats()
         self._client = HttpClient(connect_seconds=settings.timeouts.connect_seconds)
-        self._pool = Pool(list(backends), self._client)
+        self._pool = Pool(backends, self._client, clock)
         self._observer = Observer(view_name, self._pool.backends.values(), journal, clock)
         self._scraper = Scraper(
             view_name,

@@ -10,6 +10,12 @@ FAULT_CHARACTERS_MAX: Final = 300
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
+class ClientFault(str):
+    """A fault for which the server blames the request: it gives it a code from 400 to 499."""
+
+    __slots__ = ()
+
+
 class _Error(msgspec.Struct):
     message: object = None
     type: object = None
@@ -25,6 +31,7 @@ class _Event(msgspec.Struct):
     (`"object":"error"` of older vLLM, `"type":"error"` of Responses), or in a failed response."""
 
     error: _Error | str | None = None
+    code: object = None  # before `object` is the name of a field
     object: str | None = None
     type: str | None = None
     message: str | None = None
@@ -45,9 +52,9 @@ def fault_of(data: bytes) -> str | None:
         return _said(event.error)
     error = event.error or (event.response.error if event.response else None)
     if error is not None:
-        return _said(error.message, error.type, error.code)
+        return _blamed(_said(error.message, error.type, error.code), error.code)
     if "error" in (event.object, event.type):
-        return _said(event.message)
+        return _blamed(_said(event.message), event.code)
     return None
 
 
@@ -62,7 +69,12 @@ def fault_of_line(line: bytes) -> str | None:
         error = _error.decode(data)
     except _UNREADABLE:
         return _said(data.decode(errors="replace").strip())
-    return _said(error.message, error.type, error.code)
+    return _blamed(_said(error.message, error.type, error.code), error.code)
+
+
+def _blamed(said: str, code: object) -> str:
+    clients = isinstance(code, int) and 400 <= code < 500
+    return ClientFault(said) if clients else said
 
 
 def _said(*words: object) -> str:

@@ -140,6 +140,7 @@ class Desk:
                 for number in range(1, backends + 1)
             ],
             client,
+            self.clock,
         )
         self.relay = Relay(
             self.journal,

@@ -70,18 +70,18 @@ def test_a_backend_learns_its_models_and_its_engine() -> None:
     assert not learner.up
     learner.learn(200, body(("a", "vllm")))
     assert (learner.up, learner.fault, learner.engine) == (True, None, "vllm")
-    assert learner.view().models == {"a"}
+    assert learner.view(0.0).models == {"a"}
     learner.learn(200, body(("b", "llamacpp")))
-    assert (learner.engine, learner.view().models) == ("llamacpp", {"b"})
+    assert (learner.engine, learner.view(0.0).models) == ("llamacpp", {"b"})
 
 
 def test_what_was_set_is_not_learned_over() -> None:
     fixed = backend(("mine",), engine="sglang")
     fixed.learn(200, body(("a", "vllm")))
-    assert (fixed.engine, fixed.view().models) == ("sglang", {"mine"})
+    assert (fixed.engine, fixed.view(0.0).models) == ("sglang", {"mine"})
     anything = backend(any_model=True)
     anything.learn(200, body(("a", "vllm")))
-    assert (anything.engine, anything.view().models) == ("vllm", None)
+    assert (anything.engine, anything.view(0.0).models) == ("vllm", None)
 
 
 @pytest.mark.parametrize(("status", "word"), [(401, "server key"), (403, "403"), (500, "500")])
@@ -92,7 +92,7 @@ def test_a_list_that_is_refused_leaves_the_models_and_says_why(status: int, word
     assert not learner.up
     assert learner.fault is not None
     assert word in learner.fault
-    assert learner.view().models == {"a"}
+    assert learner.view(0.0).models == {"a"}
 
 
 def test_a_server_without_a_list_is_good_if_its_models_are_known() -> None:
