@@ -174,7 +174,8 @@ class RegistryFollower(_Log):
 class Follower(_Log):
     """One spool. Besides writing it keeps `life`: what the spool leaves open if its writer dies.
 
-    `open_in_ledger` gives the ids of the requests of a source that are open in the ledger.
+    `open_in_ledger` gives the ids of the requests of a source that are open in the ledger. `seen`
+    is told each event once the ledger has it, and some again after a restart.
     `behind`: the ledger has read more than there is. `forgot`: what the ledger has taken could not
     all be read again, so `life` may lack requests. `broken`: it cannot be read to its end.
     `failing`: the disk refused the last read; the owner sets and clears it.
@@ -186,9 +187,11 @@ class Follower(_Log):
         writer: LedgerWriter,
         say: Say,
         open_in_ledger: Callable[[str], Iterable[str]],
+        seen: Callable[[Event, Said], None],
     ) -> None:
         super().__init__(log_name(directory), writer, say)
         self.directory = directory
+        self._seen = seen
         self._open_in_ledger = open_in_ledger
         self.reader = SpoolReader(directory)
         self.life = SpoolLife()
@@ -283,6 +286,7 @@ class Follower(_Log):
             # The ledger sets others aside with a reason; they neither open nor end a request.
             if not isinstance(payload, EventError):
                 self.life.take(event, payload, offset)
+                self._seen(event, payload)
 
     def _tell_consumed(self) -> None:
         """Tell the spool's writer how far the ledger is; only after the ledger has committed."""

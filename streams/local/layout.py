@@ -29,6 +29,7 @@ class Layout:
         self.secrets = root / "secrets"
         self.exports = root / "exports"
         self.feed = root / "feed.jsonl"
+        self.routed = root / "derived" / "routing-state.json"
 
     def make(self) -> None:
         """Make the directories that every process needs; those that exist stay as they are."""

@@ -33,6 +33,7 @@ from streams.local.process import (
 )
 from streams.local.reckoned import write_reckoned
 from streams.local.retention import KEEP_BYTES, carry_out, clear_leftovers, look, plan
+from streams.local.routed import Routed
 from streams.log.lock import FileLock, held
 from streams.log.spool import ADOPTED, LOCK, Durability, SpoolWriter
 
@@ -43,6 +44,9 @@ LOOK_SECONDS: Final = 0.25
 """How often it looks for new spools: a new key works within a second, and so does its first use."""
 ADOPT_SECONDS: Final = 0.5
 RETENTION_SECONDS: Final = 10.0
+
+ROUTED_SECONDS: Final = 0.5
+"""How often views of backends go into their file: gateways say them every two seconds."""
 
 COMPARE_SECONDS: Final = 120.0
 COMPARE_SHARE: Final = 0.02
@@ -84,7 +88,8 @@ class Runner:
         self._unreadable: set[str] = set()
         self._own: SpoolWriter | None = None
         self._adopter = Adopter(ledger, self._own_spool, say)
-        self._due = dict.fromkeys(("look", "adopt", "retain", "compare"), float("-inf"))
+        self._routed = Routed(layout, say)
+        self._due = dict.fromkeys(("look", "adopt", "retain", "compare", "routed"), float("-inf"))
 
     def step(self) -> bool:
         """One round over all logs. True if anything moved. Raises what ledger and disk raise."""
@@ -99,6 +104,8 @@ class Runner:
             self._retain()
         if self._is_due("compare", COMPARE_SECONDS):
             self._compare()
+        if self._is_due("routed", ROUTED_SECONDS):
+            self._routed.write(self._clock.now())
         return moved
 
     def catch_up(self, progress: Progress | None = None) -> None:
@@ -119,6 +126,7 @@ class Runner:
             done += end - start
         if self._adopt() and self._own is not None:
             self._drain(self._followers[self._own.directory.name])
+        self._routed.write(self._clock.now())
         self._retain()
 
     def live(self) -> list[str]:
@@ -145,6 +153,7 @@ class Runner:
                 own.close()
         for follower in self._followers.values():
             follower.close()
+        self._routed.write(self._clock.now())
 
     def forget(self) -> None:
         """Start over from what the ledger says: another writer has moved a position."""
@@ -175,7 +184,7 @@ class Runner:
                 continue
             try:
                 self._followers[name] = Follower(
-                    directory, self._writer, self._say, self._open_in_ledger
+                    directory, self._writer, self._say, self._open_in_ledger, self._routed.take
                 )
             except OSError as wrong:
                 if name not in self._unreadable:
