@@ -60,6 +60,7 @@ class Call:
         "leased",
         "meter",
         "only",
+        "pick",
         "request_id",
         "sending",
         "sent",
@@ -95,6 +96,7 @@ class Call:
         self.accepted_at: datetime | None = None
         self.backend: Backend | None = None  # the last one called
         self.leased: Backend | None = None  # the one that counts it as in flight
+        self.pick = 0  # its number among the picks of that one
         self.trial: int | None = None  # of which period of that one it is a trial; null: it is none
         self.answer: Answer | None = None
         self.meter: Meter | None = None
@@ -119,10 +121,17 @@ class Call:
         self._overhead: float | None = None
 
     def lease(self, backend: Backend | None) -> None:
-        """Count the call as in flight at `backend` and nowhere else; null gives it back."""
+        """Count the call as in flight at `backend` and nowhere else; null gives it back.
+
+        It counts from the choice on and not from the call, so that of a burst each request sees
+        those before it.
+        """
         if self.leased is not None:
             self.leased.give_back(self.trial)
-        self.trial = None if backend is None else backend.take()
+            self.leased.signals.ended(self.pick)
+        self.trial = None
+        if backend is not None:
+            self.trial, self.pick = backend.take(), backend.signals.pick()
         self.leased = backend
 
     def answered(self, now: float) -> None:

@@ -140,6 +140,10 @@ class Ends:
             stats.first_token.observe(call.first_token - call.started)
             if call.backend is not None:
                 call.backend.first_token(call.first_token - call.started)
+                made = (usage.reasoning_out or 0) + (usage.other_out or 0)
+                # Only the engine's own count: it was known when the last bytes came.
+                if call.heard is not None and basis in ("reported", "running") and made > 1:
+                    call.backend.between_tokens((call.heard - call.first_token) / (made - 1))
         stats.chunks += call.chunks
 
 

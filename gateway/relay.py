@@ -113,6 +113,7 @@ class Relay:
         self._accept(call, backend, client, retry)
         self.open[call.request_id] = call
         try:
+            call.lease(backend)
             if self._wait_durable:
                 await self._journal.durable()
             answer = await self._first_answer(call, backend, headers)
@@ -151,6 +152,10 @@ class Relay:
             call.client_left = True
             return
         self._cut(call, "client_gone")
+
+    def give_up(self, call: Call) -> None:
+        """Whoever made `call` waits for its first byte no longer."""
+        self._cut(call, "first_byte")
 
     def tick(self) -> None:
         """Once in each flush interval: tell running totals, keep limits, write what is owed."""
@@ -244,6 +249,7 @@ class Relay:
                 answer.close()
                 call.answer = None
             backend = other
+            call.lease(backend)
             self._journal.append(call.attempted(self._clock.now(), backend, why))
 
     def _judge(
@@ -256,7 +262,6 @@ class Relay:
             backend.faulty(fault, self._clock.monotonic(), sure=sure)
 
     async def _call(self, call: Call, backend: Backend, headers: Mapping[str, str]) -> Answer:
-        call.lease(backend)
         call.sent = self._clock.monotonic()
         call.called = True
         try:

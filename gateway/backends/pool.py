@@ -32,7 +32,8 @@ SECRET_CHARACTERS_MIN = 12
 
 
 FIRST_TOKENS = 8
-"""The moving average of times to the first token forgets the older half in about five answers."""
+"""The moving averages of times to the first token, and from one to the next, forget the older half
+in about five answers."""
 
 
 class Backend:
@@ -89,28 +90,50 @@ class Backend:
         any_model: bool,
     ) -> None:
         self.backend_id = backend_id
-        self.url = url
-        self.authorization = None if key is None else f"Bearer {key}"
-        self.secret = key.encode() if key and len(key) >= SECRET_CHARACTERS_MIN else None
-        self.engine: Engine = engine or "openai"
-        self.models: frozenset[str] | None = None if any_model else frozenset(models or ())
-        self.known = self.models or frozenset()
         self.in_flight = self.others_in_flight = self.requests = self.failures = 0
-        self.first_token_us: int | None = None
-        self.between_tokens_us: int | None = None
-        self.signals = Signals()
-        self.breaker = Breaker()
         self.opened = 0  # times that its breaker opened
         self.weight = 100
         self.draining = False
         self.held: str | None = None
         self.source = "configured"
-        self.up = False
-        self.fault: str | None = "it was not asked yet"
-        self.listed = False
-        self._heard_at = float("-inf")
+        self.url = url
+        self.authorization: str | None = None
+        self.signals = Signals()
+        self.breaker = Breaker()
+        self._forget()
+        self.become(url, key=key, engine=engine, models=models, any_model=any_model)
+
+    def become(
+        self,
+        url: str,
+        *,
+        key: str | None,
+        engine: Engine | None,
+        models: Sequence[str] | None,
+        any_model: bool,
+    ) -> None:
+        """Be what is given from now on; of another address or key nothing is known yet. What runs
+        goes on, and counts as before."""
+        authorization = None if key is None else f"Bearer {key}"
+        if (url, authorization) != (self.url, self.authorization):
+            self.url, self.authorization = url, authorization
+            self._forget()
+        self.secret = key.encode() if key and len(key) >= SECRET_CHARACTERS_MIN else None
+        self.engine: Engine = engine or "openai"
+        self.models: frozenset[str] | None = None if any_model else frozenset(models or ())
+        self.known = self.models or frozenset()
         self._fixed_engine = engine is not None
         self._fixed_models = any_model or bool(models)
+
+    def _forget(self) -> None:
+        self.first_token_us: int | None = None
+        self.between_tokens_us: int | None = None
+        # A trial that is under way must not be taken for one of the new breaker's.
+        self.breaker = Breaker(period=self.breaker.period)
+        self.up = self.listed = False
+        self.fault: str | None = "it was not asked yet"
+        self.signals.lose()
+        self._heard_at = float("-inf")
 
     def learn(self, status: int, body: bytes) -> None:
         """Take what `/v1/models` answered. A list that cannot be read leaves the last one."""
@@ -181,8 +204,11 @@ class Backend:
 
     def first_token(self, seconds: float) -> None:
         """Note how long an answer took to its first chunk with text."""
-        came, known = int(seconds * 1_000_000), self.first_token_us
-        self.first_token_us = came if known is None else known + (came - known) // FIRST_TOKENS
+        self.first_token_us = _averaged(self.first_token_us, seconds)
+
+    def between_tokens(self, seconds: float) -> None:
+        """Note how long a stream took from one token to the next, in the mean."""
+        self.between_tokens_us = _averaged(self.between_tokens_us, seconds)
 
     def view(self, now: float, gateways: int = 1) -> BackendView:
         """What routing may know of it at this moment; `gateways` live and share its trials."""
@@ -384,6 +410,12 @@ class Pool:
 
     def _serve(self) -> None:
         self._served = frozenset(name for each in self.backends.values() for name in each.known)
+
+
+def _averaged(known: int | None, seconds: float) -> int:
+    """A moving average in microseconds after one more measure."""
+    came = max(int(seconds * 1_000_000), 0)
+    return came if known is None else known + (came - known) // FIRST_TOKENS
 
 
 def _restored(view: RoutingView, now: datetime, monotonic: float) -> Breaker:
