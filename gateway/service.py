@@ -10,8 +10,10 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from gateway.backends.following import Follower
 from gateway.backends.http import HttpClient
 from gateway.backends.pool import Backend, Pool
+from gateway.errors import Overloaded
 from gateway.http.app import Readiness, create_app
 from gateway.http.doors import Desk
 from gateway.http.server import Server, make_server, serve
@@ -21,7 +23,7 @@ from gateway.prober import Prober
 from gateway.registry import Registry
 from gateway.relay import Relay
 from gateway.scraper import Scraper
-from gateway.settings import Settings
+from gateway.settings import Settings, resolve_secret
 from gateway.stats import Stats
 from ledger.clock import Clock
 from ledger.events import Draft, SourceClosed, SourceMark
@@ -74,6 +76,9 @@ class Service:
         stats = self._stats = Stats()
         self._client = HttpClient(connect_seconds=settings.timeouts.connect_seconds)
         self._pool = Pool(backends, self._client, clock)
+        self._follower = Follower(
+            self._pool, settings.backends, settings.gateway.models, resolve_secret, clock
+        )
         self._observer = Observer(view_name, self._pool.backends.values(), journal, clock)
         self._scraper = Scraper(
             view_name,
@@ -121,10 +126,11 @@ class Service:
     async def run(self, door: socket.socket, on_ready: Callable[["Service"], None]) -> None:
         """Serve connections to `door` until told to stop; then finish what runs and say so."""
         self._registry.start()
+        self._follow()
         self._mark()
         await self._pool.start()
         await self._scraper.start()
-        self._registry.poll()
+        self._poll()
         beat = asyncio.create_task(self._beat())
         beat.add_done_callback(self._beat_ended)
         self._prober.start()
@@ -156,7 +162,7 @@ class Service:
             backend.backend_id: "up" if backend.up else f"down: {backend.fault}"
             for backend in self._pool.backends.values()
         }
-        notes = tuple(self._registry.notes())
+        notes = (*self._registry.notes(), *self._follower.notes())
         return Readiness(not missing, tuple(missing), backends, notes)
 
     def models_shown(self) -> str:
@@ -187,12 +193,24 @@ class Service:
             now = self._clock.monotonic()
             if now - polled >= REGISTRY_POLL_SECONDS:
                 polled = now
-                self._registry.poll()
+                self._poll()
                 self._measure_lag(now)
                 self._observer.tick()
             if now - marked >= MARK_SECONDS:
                 marked = now
                 self._mark()
+
+    def _poll(self) -> None:
+        self._registry.poll()
+        self._follow()
+
+    def _follow(self) -> None:
+        """Bring the backends to what the registry says, as far as it is known."""
+        try:
+            book = self._registry.book()
+        except Overloaded:
+            return
+        self._follower.follow(book)
 
     def _beat_ended(self, beat: asyncio.Task[None]) -> None:
         """Without a heartbeat no limit holds and no revoked key is noticed: then it must stop."""
