@@ -208,7 +208,7 @@ def line_as_json(
 def _facts(row: "RequestRow", names: Mapping[str, str]) -> Iterator[tuple[str, Cell]]:
     key = row.key_id
     yield "request", row.request_id
-    yield "key", f"{key} ({names[key]})" if key in names else key
+    yield "key", f"{key} ({names[key]})" if key is not None and key in names else key
     yield "model", row.model
     yield "endpoint", f"{row.endpoint}{', streamed' if row.stream else ''}"
     yield "gateway", row.source

@@ -42,31 +42,22 @@ def fewest_waiting(request: Wanted, views: Sequence[BackendView]) -> list[float]
     queue = max(in_flight + others_in_flight, running + waiting + new) for all of them, with null
     as 0, which is the fewest at work.
     """
-    if None in [view.waiting for view in views]:
-        return [_at_work(view) for view in views]
+    blind = None in [view.waiting for view in views]
     scores: list[float] = []
     for view in views:
-        mine, picked, running = view.in_flight, view.picked, view.running
+        mine, picked, running = view.in_flight, view.picked, view.running or 0
+        work = mine + view.others_in_flight
         queue = (view.waiting or 0) + (picked if picked < mine else mine)
-        if running is not None:
-            unread = mine + view.others_in_flight - running
-            if unread > queue:
-                queue = unread
-        kv = view.kv_usage
-        scores.append(queue + (_fill(view) if kv is None else kv if kv < KV_FULL else KV_FULL))
+        if blind:
+            queue = max(work, running + queue)
+        elif work - running > queue and view.running is not None:
+            queue = work - running
+        fill = view.kv_usage
+        if fill is None:
+            busy = max(work, running)
+            fill = busy / (busy + WORK_OF_HALF)
+        scores.append(queue + (fill if fill < KV_FULL else KV_FULL))
     return scores
-
-
-def _at_work(view: BackendView) -> float:
-    known = view.in_flight + view.others_in_flight
-    told = (view.running or 0) + (view.waiting or 0) + min(view.picked, view.in_flight)
-    kv = view.kv_usage
-    return max(known, told) + (_fill(view) if kv is None else min(kv, KV_FULL))
-
-
-def _fill(view: BackendView) -> float:
-    work = max(view.in_flight + view.others_in_flight, view.running or 0)
-    return work / (work + WORK_OF_HALF)
 
 
 def _words_of_load(view: BackendView, score: float) -> list[str]:
@@ -82,31 +73,26 @@ def _words_of_load(view: BackendView, score: float) -> list[str]:
     return words
 
 
-def round_robin(request: Wanted, views: Sequence[BackendView]) -> list[float]:
-    """score = how many turns away: (rank by id - number of the request) modulo backends.
-
-    It needs no signal. For comparison with others: it knows nothing of how busy a backend is.
-    """
-    count = len(views)
-    return [float((rank - request.number) % count) for rank in range(count)]
-
-
-def _words_of_turn(view: BackendView, score: float) -> list[str]:
-    return ["its turn" if score == 0 else f"{score:.0f} turns away"]
-
-
 def weighted(request: Wanted, views: Sequence[BackendView]) -> list[float]:
     """score = 0 for all: nothing but the weights counts, and a backend's part of the requests is
-    its weight x share over the sum of all. It needs no signal."""
+    its weight x share over the sum of all. It needs no signal.
+
+    With equal scores shared out over turns it is round robin, which knows nothing of how busy a
+    backend is: for comparison.
+    """
     return [0.0] * len(views)
 
 
 def _words_of_weight(view: BackendView, score: float) -> list[str]:
-    return [f"weight {view.weight}"]
+    return ["by weight alone"]
+
+
+def _words_of_turn(view: BackendView, score: float) -> list[str]:
+    return ["its turn"]
 
 
 POLICIES: Final[dict[Policy, Scoring]] = {
     "fewest_waiting": Scoring(fewest_waiting, _words_of_load),
-    "round_robin": Scoring(round_robin, _words_of_turn, by_turns=True),
+    "round_robin": Scoring(weighted, _words_of_turn, by_turns=True),
     "weighted": Scoring(weighted, _words_of_weight),
 }

@@ -7,12 +7,17 @@ import hashlib
 from collections.abc import Sequence
 from operator import attrgetter
 
-from gateway.routing.policies import POLICIES, Scoring
-from gateway.routing.views import BackendView, Choice, Policy, Rules, Wanted
+from gateway.routing.policies import POLICIES
+from gateway.routing.views import BackendView, Choice, How, Policy, Rules, Ruling, Wanted
 
-__all__ = ["BackendView", "Choice", "Policy", "Rules", "Wanted", "choose"]
+__all__ = ["BackendView", "Choice", "How", "Policy", "Rules", "Ruling", "Wanted", "choose"]
 
-_Odds = tuple[tuple[float, tuple[str, ...]], ...]
+_Class = tuple[float, list[BackendView], list[float]]
+"""A part of all requests, the backends of one weight x share that have it, and their scores."""
+
+_SCORE: How = "score"
+_EXPLORED: How = "explored"
+_LAST_RESORT: How = "last_resort"
 
 _CHANCE = 1 << 20
 _TRIAL = "a trial of a backend that may have recovered"
@@ -23,17 +28,18 @@ _by_id = attrgetter("backend_id")
 def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAULT) -> Choice | None:
     """The backend for `request`, null if there is none; lower scores are better.
 
-    Filter: it serves the model, is not draining, has a weight above 0, and did not fail this
-    request already. Of those: one that is half open and may have a trial now gets the first try of
-    a request; else one whose breaker is closed; else, as a last resort, any. So a backend that
-    recovered between two probes is found, and a request fails with words about the server.
+    Filter: it serves the model, is not draining, and did not fail this request already. Of those:
+    one that is half open and may have a trial now gets the first try of a request; else one that is
+    up, with a weight above 0 or, if there is none, without; else, as a last resort, any. So a
+    backend that recovered between two probes is found, and a request fails with words about it.
 
     Score: by `rules.policy`, see `gateway.routing.policies` for formula, units and missing signals.
 
     Pick: where weight x share differs, first a draw of one weight, by the sum of all that have it;
-    so a canary has its part exactly, and the rest goes by score. Then the least score; ties, the
-    draw, and `rules.explore` go by a hash of the request's id: spread evenly, and the same request
-    in the same state would get the same backend again.
+    so a canary has exactly its part, and whom score does not favour is no worse off. Among those of
+    that weight the least score wins, but a part of the requests, `rules.explore`, goes to any of
+    them. The draw, ties and exploration go by a hash of the request's id: spread evenly, and the
+    same request in the same state would get the same backend again.
     """
     if request.only is not None:
         return _only(request, state)
@@ -41,9 +47,7 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
     fit = [
         view
         for view in state
-        if ((models := view.models) is None or model in models)
-        and not view.draining
-        and view.weight > 0
+        if ((models := view.models) is None or model in models) and not view.draining
     ]
     if tried:
         fit = [view for view in fit if view.backend_id not in tried]
@@ -52,20 +56,14 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
     # So that nothing hangs on the order in which the backends were given.
     fit.sort(key=_by_id)
     draw = _draw(request)
-    due = [] if tried else [view for view in fit if view.trial]
+    due = [] if tried else [view for view in fit if view.trial and view.weight > 0]
     if due:
-        best = _nth(due, draw)
         names = tuple(view.backend_id for view in due)
-        return Choice(best.backend_id, 0.0, (_TRIAL,), ((1.0, names),))
-    ready = [view for view in fit if view.up and view.trial is None]
-    last_resort = not ready
-    among = ready or fit
-    scoring = POLICIES[rules.policy]
-    best, score, words, odds = _pick(request, among, scoring, rules, draw)
-    reasons = (*scoring.words(best, score), *words, f"{len(among)} of {len(state)} backends fit")
-    if last_resort:
-        reasons += ("last resort: none is known to be up",)
-    return Choice(best.backend_id, score, reasons, odds, last_resort)
+        name = names[(draw >> 40) % len(names)]
+        return Choice(name, 0.0, (_TRIAL,), ((1.0, names),), how="trial")
+    up = [view for view in fit if view.up and view.trial is None]
+    among = [view for view in up if view.weight > 0] or up or fit
+    return _pick(request, among, len(state), rules, draw, last_resort=not up)
 
 
 def _only(request: Wanted, state: Sequence[BackendView]) -> Choice | None:
@@ -76,75 +74,88 @@ def _only(request: Wanted, state: Sequence[BackendView]) -> Choice | None:
             and view.backend_id not in request.tried
             and (view.models is None or request.model in view.models)
         ):
-            return Choice(view.backend_id, 0.0, ("asked for",), ((1.0, (view.backend_id,)),))
+            sure = ((1.0, (view.backend_id,)),)
+            return Choice(view.backend_id, 0.0, ("asked for",), sure, how="asked")
     return None
 
 
 def _pick(
-    request: Wanted, among: list[BackendView], scoring: Scoring, rules: Rules, draw: int
-) -> tuple[BackendView, float, tuple[str, ...], _Odds]:
-    """The best of `among` with its score, why it was picked, and how the odds were."""
-    if len(among) == 1:
-        (one,) = among
-        return one, scoring.score(request, among)[0], (), ((1.0, (one.backend_id,)),)
-    weights = [view.weight * view.share for view in among]
-    words: tuple[str, ...] = ()
-    drawn, classes = among, [(1.0, among)]
-    if min(weights) != max(weights):
-        classes = _classes(among, weights)
-        drawn, words = _class(classes, draw % _CHANCE / _CHANCE)
+    request: Wanted,
+    among: list[BackendView],
+    known: int,
+    rules: Rules,
+    draw: int,
+    *,
+    last_resort: bool,
+) -> Choice:
+    """The best of `among` in the weight that is drawn, or the one to explore there."""
+    scoring, explore = POLICIES[rules.policy], rules.explore
+    classes = _classes(among, scoring.score(request, among))
+    drawn = _drawn(classes, draw % _CHANCE / _CHANCE)
+    at = request.number if scoring.by_turns else draw >> 40
     odds: list[tuple[float, tuple[str, ...]]] = []
-    best, least = drawn[0], 0.0
-    for part, views in classes:
-        scores = scoring.score(request, views)
-        low = min(scores)
-        tied = [view for view, score in zip(views, scores, strict=True) if score == low]
-        if views is drawn:
-            best, least = tied[0] if len(tied) == 1 else _nth(tied, draw), low
-        shared = views if scoring.by_turns else tied
-        odds.append((part, tuple([view.backend_id for view in shared])))
-    if scoring.by_turns or not rules.explore or (len(odds) == 1 and len(odds[0][1]) == len(among)):
-        return best, least, words, tuple(odds)
-    explore, everyone = rules.explore, tuple([view.backend_id for view in among])
-    told = ((explore, everyone), *((part * (1 - explore), names) for part, names in odds))
-    if (draw >> 20) % _CHANCE < explore * _CHANCE:
-        best = _nth(among, draw)
-        score = scoring.score(request, among)[among.index(best)]
-        return best, score, (f"explored: {explore:.2%} of the requests go to any",), told
-    return best, least, words, told
+    best, score, how = among[0], 0.0, _SCORE
+    for one in classes:
+        part, views, scores = one
+        least, tied = min(scores), views
+        if len(views) > 1 and least != max(scores):
+            tied = [view for view, score in zip(views, scores, strict=True) if score == least]
+            if explore:
+                odds.append((part * explore, tuple([view.backend_id for view in views])))
+                part *= 1 - explore
+        odds.append((part, tuple([view.backend_id for view in tied])))
+        if one is drawn:
+            best, score = tied[at % len(tied)], least
+            if tied is not views and (draw >> 20) % _CHANCE < explore * _CHANCE:
+                number = at % len(views)
+                best, score, how = views[number], scores[number], _EXPLORED
+    words = scoring.words(best, score)
+    if how is _EXPLORED:
+        words.append(f"explored: {explore:.2%} of the requests go to any")
+    if len(classes) > 1:
+        words.append(_weighed(best, drawn[0]))
+    if last_resort:
+        how = _LAST_RESORT
+        words.append("last resort: none is known to be up")
+    elif not best.weight:
+        words.append("its weight is 0 but no other is up")
+    words.append(f"{len(among)} of {known} backends fit")
+    return Choice(best.backend_id, score, tuple(words), tuple(odds), last_resort, how)
 
 
-def _classes(
-    among: Sequence[BackendView], weights: Sequence[float]
-) -> list[tuple[float, list[BackendView]]]:
-    """The backends by weight x share, the lightest first, each with its part of the requests."""
-    found: dict[float, list[BackendView]] = {}
-    for view, weight in zip(among, weights, strict=True):
-        found.setdefault(weight, []).append(view)
-    total = sum(weight * len(views) for weight, views in found.items())
+def _classes(among: list[BackendView], scores: list[float]) -> list[_Class]:
+    """The backends by weight x share, the lightest first; where all are even, in one class."""
+    weights = [view.weight * view.share for view in among]
+    if min(weights) == max(weights):
+        return [(1.0, among, scores)]
+    found: dict[float, _Class] = {}
+    for view, score, weight in zip(among, scores, weights, strict=True):
+        if weight:
+            _part, views, beside = found.setdefault(weight, (0.0, [], []))
+            views.append(view)
+            beside.append(score)
+    total = sum(weights)
     return [
-        (weight * len(found[weight]) / total, found[weight]) for weight in sorted(found) if weight
+        (weight * len(views) / total, views, beside)
+        for weight, (_part, views, beside) in sorted(found.items())
     ]
 
 
-def _class(
-    classes: Sequence[tuple[float, list[BackendView]]], chance: float
-) -> tuple[list[BackendView], tuple[str, ...]]:
-    for drawn in classes:
-        if chance < drawn[0]:
-            break
-        chance -= drawn[0]
-    part, views = drawn
-    one = views[0]
-    rising = f" of which {one.share:.0%} after it recovered" if one.share < 1 else ""
-    return views, (f"drawn by weight {one.weight}{rising}: {part:.1%} of the requests",)
+def _drawn(classes: list[_Class], chance: float) -> _Class:
+    """The class that `chance`, 0 to 1, falls into."""
+    for one in classes:
+        if chance < one[0]:
+            return one
+        chance -= one[0]
+    return classes[-1]
+
+
+def _weighed(view: BackendView, part: float) -> str:
+    rising = f" x {view.share:.2f} as it recovered" if view.share < 1 else ""
+    return f"weight {view.weight}{rising}: drawn for {part:.1%} of the requests"
 
 
 def _draw(request: Wanted) -> int:
     """A number that is fixed by the request's id and try, and looks like chance: 64 bits."""
     name = f"{request.request_id}/{len(request.tried)}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
-
-
-def _nth(views: Sequence[BackendView], draw: int) -> BackendView:
-    return views[(draw >> 40) % len(views)]

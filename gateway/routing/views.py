@@ -1,12 +1,20 @@
 """What routing is given and what it answers: the request, the backends as they seem now, the rules,
 and the choice. Values only."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
 
 Policy = Literal["fewest_waiting", "round_robin", "weighted"]
+
+How = Literal[
+    "score",  # the least score, within the weight that was drawn
+    "explored",  # any that is fit
+    "trial",  # it is half open
+    "last_resort",  # none is known to be up
+    "asked",  # a probe of the gateway's own, that had to go there
+]
 
 
 class BackendView(msgspec.Struct, frozen=True):
@@ -22,9 +30,9 @@ class BackendView(msgspec.Struct, frozen=True):
 
     `first_token_us` and `between_tokens_us` are moving averages of this gateway's answers.
 
-    `weight`: percent of its usual part of the requests, 0 for none of them. `draining`: it gets no
-    new request. `trial` null: its breaker is closed; else it is half open, and so many trial
-    requests may begin now. `share`: 0 to 1, rising after it recovered.
+    `weight`: percent of its usual part of the requests, 0 for none while another is up. `draining`:
+    it gets no new request. `trial` null: its breaker is closed; else it is half open, and so many
+    trial requests may begin now. `share`: 0 to 1, rising after it recovered.
     """
 
     backend_id: str
@@ -64,12 +72,24 @@ class Rules(msgspec.Struct, frozen=True):
     explore: float = 0.01
 
 
+class Ruling(msgspec.Struct, frozen=True):
+    """The rules of each model: `models` by name, `default` for every other."""
+
+    default: Rules = Rules()
+    models: Mapping[str, Rules] = msgspec.field(default_factory=dict)
+
+    def of(self, model: str) -> Rules:
+        """The rules for requests of `model`."""
+        return self.models.get(model, self.default)
+
+
 class Choice(msgspec.Struct, frozen=True):
     """The backend to call. `score` is what it won by, lower is better; `reasons` for a person.
 
     `odds` is how the draw stood: groups as (probability, backends that share it evenly). They add
     up to 1 and say what part of all requests each backend could expect at this moment.
     `last_resort` is true if no backend of the model is fit, and this one is tried all the same.
+    `how` sorts choices for counting.
     """
 
     backend_id: str
@@ -77,6 +97,7 @@ class Choice(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
     odds: tuple[tuple[float, tuple[str, ...]], ...] = ()
     last_resort: bool = False
+    how: How = "score"
 
     @property
     def score_text(self) -> str:
