@@ -1,22 +1,32 @@
-"""Reads the engines' own counters, so that the ledger can be held against them: every few seconds,
-before the door opens, and once more when it has closed. No request waits for it."""
+"""Reads what the engines say of themselves: their load, for routing, every two seconds; and their
+counters, so that the ledger can be held against them, more seldom, before the door opens and once
+more when it has closed. No request waits for it."""
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+import msgspec
 
 from gateway.backends.pool import Backend
 from gateway.backends.port import BackendFailed, Client
 from gateway.stats import Stats
 from gateway.wire.scrape import Page, read_page
+from gateway.wire.slots import read_slots
 from ledger.clock import Clock
 from ledger.events import BackendCounted, Draft
 from streams.errors import SpoolFailed
 from streams.log.port import Journal
 
 log = logging.getLogger("tollbook.scraper")
+
+SIGNAL_SECONDS: Final = 2.0
+"""How old an engine's word on its load may become. Each serving process asks for itself."""
+
+SILENT_SECONDS: Final = 15.0
+"""The same for a server that has none of these pages, if its counters are not read either."""
 
 ANSWER_SECONDS_MAX: Final = 5.0
 """For one page; an engine that needs longer is read the next time."""
@@ -38,78 +48,154 @@ _HINTS: Final = {
 
 
 class Scraper:
-    """Writes `BackendCounted` of `backends` to `journal`, as the serving process `name`, every
-    `seconds`; 0: never."""
+    """Reads what `backends` say of themselves, as the serving process `name`.
+
+    Every `signal_seconds` for routing, which no request waits for; and every `seconds` it writes
+    `BackendCounted` to `journal`. 0: never. `backends` may come and go: `follow` begins to read
+    those that are new.
+    """
 
     def __init__(
         self,
         name: str,
-        backends: Iterable[Backend],
+        backends: Collection[Backend],
         client: Client,
         journal: Journal,
         clock: Clock,
         stats: Stats,
         *,
         seconds: float,
+        signal_seconds: float = SIGNAL_SECONDS,
     ) -> None:
         self._name = name
-        self._backends = list(backends) if seconds else []
+        self._backends = backends
         self._client = client
         self._journal = journal
         self._clock = clock
         self._stats = stats
         self._seconds = seconds
+        self._signal_seconds = signal_seconds
         self._count = 0
         self._faults: dict[str, float] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._silent: set[str] = set()
+        self._no_slots: dict[str, float] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._runs = False
         self.read_at: dict[str, float] = {}
         """When each backend last told its counters, by the monotonic clock."""
 
     async def start(self) -> None:
         """Read every backend that is up once, at most `ANSWER_SECONDS_MAX`, then go on in the
         background."""
+        if not (self._seconds or self._signal_seconds):
+            return
         await self._read_all(ANSWER_SECONDS_MAX)
-        self._tasks = [asyncio.create_task(self._watch(one)) for one in self._backends]
-        for task in self._tasks:
-            task.add_done_callback(_say_why)
+        self._runs = True
+        self.follow()
+
+    def follow(self) -> None:
+        """Read what is new among the backends, and no longer what is gone. Cheap."""
+        if not self._runs:
+            return
+        for gone in self._tasks.keys() - {backend.backend_id for backend in self._backends}:
+            self._tasks.pop(gone).cancel()
+        for backend in self._backends:
+            if backend.backend_id not in self._tasks:
+                task = asyncio.create_task(self._watch(backend.backend_id))
+                task.add_done_callback(_say_why)
+                self._tasks[backend.backend_id] = task
 
     async def stop(self) -> None:
         """End the background tasks and read once more: what is served is in these counters."""
-        for task in self._tasks:
+        self._runs = False
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._read_all(LAST_SECONDS_MAX)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._seconds:
+            await self._read_all(LAST_SECONDS_MAX)
 
     async def _read_all(self, seconds: float) -> None:
-        await asyncio.gather(*(self._read(one, seconds) for one in self._backends if one.up))
+        up = [one for one in self._backends if one.up]
+        await asyncio.gather(*(self._read(one, seconds, tell=self._seconds > 0) for one in up))
 
-    async def _watch(self, backend: Backend) -> None:
+    async def _watch(self, backend_id: str) -> None:
+        waited = 0.0
         while True:
-            await asyncio.sleep(self._seconds)
-            await self._read(backend, ANSWER_SECONDS_MAX)
+            pause = self._pause(backend_id)
+            await asyncio.sleep(pause)
+            waited += pause
+            backend = next((one for one in self._backends if one.backend_id == backend_id), None)
+            if backend is None or backend.held is not None:
+                continue
+            tell = 0 < self._seconds <= waited
+            if tell:
+                waited = 0.0
+            await self._read(backend, ANSWER_SECONDS_MAX, tell=tell)
 
-    async def _read(self, backend: Backend, seconds: float) -> None:
-        if not self._journal.room():
-            return  # a spool that is nearly full is left to requests
+    def _pause(self, backend_id: str) -> float:
+        """Until the next reading. A server that has no such page is asked for it less often."""
+        often = self._signal_seconds or self._seconds
+        if backend_id in self._silent:
+            often = max(often, self._seconds or SILENT_SECONDS)
+        return min(often, self._seconds) if self._seconds else often
+
+    async def _read(self, backend: Backend, seconds: float, *, tell: bool) -> None:
+        if tell and not self._journal.room():
+            tell = False  # a spool that is nearly full is left to requests
         page, fault = Page(), None
+        backend.signals.reading()
         try:
             status, body = await self._client.fetch(backend, "/metrics", seconds=seconds)
-        except BackendFailed as failed:
-            fault = str(failed)
-        else:
             page = read_page(body, backend.engine) if status == 200 else page
             if not page.counters:
                 fault = _lacking(backend, status)
+            if page.kv_usage is None and (page.engine or backend.engine) == "llamacpp":
+                page = await self._with_slots(backend, page, seconds)
+        except BackendFailed as failed:
+            # What it said last stands, and what was sent since counts on top: it may be very busy.
+            fault = str(failed)
+        else:
+            self._heed(backend, page)
+        self._note(backend, page, fault, tell=tell)
+
+    async def _with_slots(self, backend: Backend, page: Page, seconds: float) -> Page:
+        """llama.cpp's `page` with what its page of slots says, if it has one."""
+        now = self._clock.monotonic()
+        if now - self._no_slots.get(backend.backend_id, -FAULT_SECONDS) < FAULT_SECONDS:
+            return page
+        status, body = await self._client.fetch(backend, "/slots", seconds=seconds)
+        slots = read_slots(body) if status == 200 else None
+        if slots is None:
+            self._no_slots[backend.backend_id] = now
+            return page
+        running = slots.running if page.running is None else page.running
+        return msgspec.structs.replace(page, running=running, kv_usage=slots.kv_usage)
+
+    def _heed(self, backend: Backend, page: Page) -> None:
+        """Take what the engine says of its load for routing."""
+        backend.signals.take(page, self._clock.monotonic())
+        if page.running is None and page.waiting is None:
+            backend.signals.lose()
+            self._silent.add(backend.backend_id)
+        else:
+            self._silent.discard(backend.backend_id)
+
+    def _note(self, backend: Backend, page: Page, fault: str | None, *, tell: bool) -> None:
+        """Count the reading, and write it if it is due: a fault seldom, because it stays so."""
         now = self._clock.monotonic()
         if fault is None:
             self.read_at[backend.backend_id] = now
             self._faults.pop(backend.backend_id, None)
         else:
             self._stats.scrapes_failed[backend.backend_id] += 1
-            if now - self._faults.get(backend.backend_id, -FAULT_SECONDS) < FAULT_SECONDS:
+            said_at = self._faults.get(backend.backend_id, -FAULT_SECONDS)
+            if not tell or now - said_at < FAULT_SECONDS:
                 return
             self._faults[backend.backend_id] = now
-        self._write(backend, page, fault)
+        if tell:
+            self._write(backend, page, fault)
 
     def _write(self, backend: Backend, page: Page, fault: str | None) -> None:
         self._count += 1

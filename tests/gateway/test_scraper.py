@@ -1,7 +1,8 @@
-"""What a gateway tells of its engines' counters: when, how often a fault, and what is not told."""
+"""What a gateway reads of its engines: load for routing, often, and counters as events, seldom; how
+often a fault is told, and what is not told."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class Pages:
 
     def __init__(self, *script: tuple[int, bytes] | BackendFailed) -> None:
         self.script = list(script)
+        self.slots: tuple[int, bytes] | None = None
+        self.while_asked: Callable[[], object] = bool
         self.asked: list[tuple[str, str]] = []
         self.was_asked = asyncio.Event()
 
@@ -40,6 +43,9 @@ class Pages:
     ) -> tuple[int, bytes]:
         self.asked.append((target.backend_id, path))
         self.was_asked.set()
+        self.while_asked()
+        if path == "/slots":
+            return self.slots or (501, b"")
         step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(step, BackendFailed):
             raise step
@@ -52,6 +58,7 @@ class House:
         *script: tuple[int, bytes] | BackendFailed,
         engine: Engine | None = None,
         seconds: float = 0.01,
+        signal_seconds: float = 0.0,
         names: tuple[str, ...] = ("b",),
     ) -> None:
         self.clock = FakeClock()
@@ -72,6 +79,7 @@ class House:
             self.clock,
             self.stats,
             seconds=seconds,
+            signal_seconds=signal_seconds,
         )
 
     def events(self) -> list[Event]:
@@ -186,7 +194,8 @@ async def test_a_spool_that_is_nearly_full_is_left_to_requests() -> None:
     house.journal.close()
     await house.scraper.start()
     await house.scraper.stop()
-    assert house.pages.asked == []
+    assert house.events() == []
+    assert house.backends[0].signals.running == 2, "what routing needs is read all the same"
 
 
 @pytest.mark.parametrize("started", [b"0", b"-5", b"1e15", b"1e300"])
@@ -204,3 +213,122 @@ async def test_a_reading_is_small() -> None:
     await house.scraper.start()
     await house.scraper.stop()
     assert len(bytes(house.events()[0].data)) < 300
+
+
+async def test_load_is_read_often_and_counters_are_written_seldom() -> None:
+    house = House((200, PAGE), seconds=0.2, signal_seconds=0.01)
+    await house.scraper.start()
+    assert house.backends[0].signals.waiting == 1, "before the door opens"
+    await house.until(10)
+    assert len(house.said()) == 1
+    await house.until(50)
+    assert len(house.said()) == 3
+    await house.scraper.stop()
+
+
+async def test_load_is_read_where_counters_are_not_wanted() -> None:
+    house = House((200, PAGE), seconds=0, signal_seconds=0.01)
+    await house.scraper.start()
+    await house.until(3)
+    await house.scraper.stop()
+    assert house.said() == []
+    signals = house.backends[0].signals
+    assert (signals.running, signals.waiting, signals.kv_usage) == (2, 1, None)
+
+
+async def test_what_is_sent_while_a_page_is_on_its_way_counts_on_top_of_it() -> None:
+    house = House((200, PAGE), seconds=1000)
+    (backend,) = house.backends
+    backend.signals.pick()
+    house.pages.while_asked = backend.signals.pick
+    await house.scraper.start()
+    assert (backend.signals.running, backend.signals.picked) == (2, 1)
+    await house.scraper.stop()
+
+
+async def test_an_engine_that_is_too_slow_to_answer_is_not_taken_for_idle() -> None:
+    house = House((200, PAGE), BackendFailed("slow", "no answer within 5 s"), seconds=0.01)
+    await house.scraper.start()
+    (backend,) = house.backends
+    backend.signals.pick()
+    await house.until(3)
+    await house.scraper.stop()
+    assert (backend.signals.running, backend.signals.waiting, backend.signals.picked) == (2, 1, 1)
+
+
+async def test_an_engine_that_says_nothing_any_more_has_no_load_that_is_known() -> None:
+    house = House((200, PAGE), (404, b""), seconds=0.01)
+    await house.scraper.start()
+    (backend,) = house.backends
+    backend.signals.pick()
+    await house.until(3)
+    await house.scraper.stop()
+    assert (backend.signals.running, backend.signals.waiting) == (None, None)
+    assert backend.signals.picked == 0, "it does not grow for ever"
+
+
+async def test_a_server_without_such_a_page_is_not_asked_often() -> None:
+    house = House((404, b""), seconds=0, signal_seconds=0.01)
+    await house.scraper.start()
+    await asyncio.sleep(0.2)
+    await house.scraper.stop()
+    assert len(house.pages.asked) == 1
+
+
+SLOTS = (
+    b'[{"n_ctx":1000,"is_processing":true,"n_prompt_tokens":500},'
+    b'{"n_ctx":1000,"is_processing":false}]'
+)
+LLAMA = b"llamacpp:prompt_tokens_total 7\nllamacpp:requests_processing 3\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "slots", "asked", "load"),
+    [
+        ((200, LLAMA), (200, SLOTS), True, (3, 0.25)),
+        ((501, b""), (200, SLOTS), True, (1, 0.25)),
+        ((200, LLAMA), (501, b""), True, (3, None)),
+        ((200, LLAMA + b"llamacpp:kv_cache_usage_ratio 0.5\n"), None, False, (3, 0.5)),
+    ],
+)
+async def test_slots_of_llamacpp_say_what_its_metrics_lack(
+    page: tuple[int, bytes],
+    slots: tuple[int, bytes] | None,
+    asked: bool,
+    load: tuple[int, float | None],
+) -> None:
+    house = House(page, engine="llamacpp", seconds=1000)
+    house.pages.slots = slots
+    await house.scraper.start()
+    signals = house.backends[0].signals
+    assert (signals.running, signals.kv_usage) == load
+    await house.scraper.stop()
+    paths = [path for _, path in house.pages.asked]
+    # Where there is no such page it is not asked for again at the end.
+    wanted = 2 * [(200, SLOTS)] if asked and slots == (200, SLOTS) else [None] * asked
+    assert paths.count("/slots") == len(wanted)
+
+
+async def test_backends_come_and_go() -> None:
+    house = House((200, PAGE), seconds=0.01, names=("a", "b"))
+    await house.scraper.start()
+    late = Backend("c", "http://h", key=None, engine=None, models=None, any_model=True)
+    gone = house.backends.pop(0)
+    house.backends.append(late)
+    house.scraper.follow()
+    house.scraper.follow()
+    house.pages.asked.clear()
+    await house.until(8)
+    await house.scraper.stop()
+    asked = {backend for backend, _ in house.pages.asked}
+    assert asked == {"b", "c"}
+    assert late.signals.running == 2 and gone.backend_id not in asked
+
+
+async def test_a_backend_that_may_not_be_called_is_not_read() -> None:
+    house = House((200, PAGE), seconds=0.01, names=("a", "b"))
+    house.backends[0].held, house.backends[0].up = "its key cannot be resolved", False
+    await house.scraper.start()
+    await house.until(5)
+    await house.scraper.stop()
+    assert {backend for backend, _ in house.pages.asked} == {"b"}
