@@ -8,12 +8,13 @@ from typing import Final
 
 import msgspec
 
-from gateway.backends.pool import Backend, Pool
+from gateway.backends.pool import Backend, Generated, Pool
 from gateway.call import Call
-from gateway.errors import ApiError
+from gateway.errors import ApiError, Overloaded
 from gateway.relay import Relay
 from gateway.stats import Stats
 from gateway.wire.endpoints import CHAT
+from gateway.wire.generated import verdict_of
 from gateway.wire.requests import asked
 from ledger.clock import Clock
 from ledger.events.requests import SYSTEM_KEY_ID
@@ -24,18 +25,27 @@ log = logging.getLogger("tollbook.prober")
 
 _PROMPT: Final = "ping"
 
+_KEPT_BYTES: Final = 65_536
+"""One token and its usage are a hundredth of this."""
+
+GENERATION_SECONDS_MAX: Final = 10.0
+"""For the token that brings a backend back: one that hangs must not be waited for as a request is,
+since the next probe may find it well."""
+
 
 class Nowhere:
-    """A reply that nobody reads; it keeps the status."""
+    """A reply that nobody reads; it keeps the status and the first bytes."""
 
     def __init__(self) -> None:
         self.status = 0
+        self.said = b""
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
 
     async def body(self, data: bytes, *, more: bool) -> None:
-        return
+        if len(self.said) < _KEPT_BYTES:
+            self.said += data
 
 
 class Prober:
@@ -58,6 +68,7 @@ class Prober:
         self._stats = stats
         self._seconds = seconds
         self._ended = False
+        self._calls: set[Call] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -71,8 +82,9 @@ class Prober:
     def end(self) -> None:
         """Begin no other probe and cut those that run."""
         self._ended = True
-        for task in self._tasks:
-            task.cancel()
+        for task in {*self._tasks, *(call.task for call in self._calls)}:
+            if task is not None:
+                task.cancel()
 
     async def stop(self) -> None:
         """End, and wait until every probe has its end in the spool."""
@@ -84,11 +96,63 @@ class Prober:
         while not self._ended:
             await asyncio.sleep(self._seconds)
             for model in sorted(backend.known):
-                if backend.up and self._journal.room() and not self._ended:
+                if backend.up and self._may():
                     await self._probe(backend, model)
 
     async def _probe(self, backend: Backend, model: str) -> None:
+        made = await self.generate(backend, model)
+        if made is None:
+            return
+        probed = backend.backend_id, model
+        if made.verdict == "made":
+            self._stats.probe_seconds[probed] = made.seconds
+            return
+        self._stats.probe_failures[probed] += 1
+        self._stats.probe_seconds.pop(probed, None)
+        log.warning("probe of %s at %s: %s", model, probed[0], made.words)
+        if made.verdict == "failed":
+            backend.not_generated(made.words, self._clock.monotonic())
+
+    async def generate(
+        self, backend: Backend, model: str, seconds: float | None = None
+    ) -> Generated | None:
+        """Ask `backend` for one token of `model`, by the way of a request, whatever its breaker
+        says. Null if that cannot be done now: the spool has no room, or this process ends.
+
+        It may take `seconds`, if that is less than a request may take.
+        """
+        if not self._may():
+            return None
         began = self._clock.monotonic()
+        call, headers = self._call(backend, model, began)
+        reply, error = Nowhere(), None
+        limit = None
+        if seconds is not None:
+            loop = asyncio.get_running_loop()
+            limit = loop.call_later(seconds, self._relay.give_up, call)
+        self._calls.add(call)
+        try:
+            await self._relay.serve(call, headers, reply)
+        except ApiError as refusal:
+            error = refusal
+        finally:
+            self._calls.discard(call)
+            if limit is not None:
+                limit.cancel()
+        if self._ended:
+            return None  # it was cut by us and says nothing of the backend
+        if isinstance(error, Overloaded):
+            return None  # by the gateway itself
+        took = self._clock.monotonic() - began
+        if error is not None:
+            return Generated("failed", error.message, took)
+        verdict, words = verdict_of(reply.status, reply.said)
+        return Generated(verdict, words, took)
+
+    def _may(self) -> bool:
+        return not self._ended and self._journal.room()
+
+    def _call(self, backend: Backend, model: str, now: float) -> tuple[Call, dict[str, str]]:
         body = msgspec.json.encode(
             {
                 "model": model,
@@ -103,26 +167,12 @@ class Prober:
             SYSTEM_KEY_ID,
             CHAT,
             asked(body),
-            began,
+            now,
             asyncio.current_task(),
             body=body,
             only=backend.backend_id,
         )
-        headers = {"content-type": "application/json", "x-request-id": request_id}
-        reply, why = Nowhere(), ""
-        try:
-            await self._relay.serve(call, headers, reply)
-        except ApiError as error:
-            why = error.message
-        if self._ended:
-            return  # it was cut by us and says nothing of the backend
-        probed = backend.backend_id, model
-        if reply.status == 200:
-            self._stats.probe_seconds[probed] = self._clock.monotonic() - began
-            return
-        self._stats.probe_failures[probed] += 1
-        self._stats.probe_seconds.pop(probed, None)
-        log.warning("probe of %s at %s: %s", model, probed[0], why or f"status {reply.status}")
+        return call, {"content-type": "application/json", "x-request-id": request_id}
 
 
 def _say_why(task: asyncio.Task[None]) -> None:

@@ -208,7 +208,7 @@ class HttpClient:
             ):
                 return response.status, await _fetched(_answer(response))
         except TimeoutError as slow:
-            raise BackendFailed("unreachable", f"no answer within {seconds:g} s") from slow
+            raise BackendFailed("slow", f"no answer within {seconds:g} s") from slow
         except (aiohttp.ClientError, OSError) as broken:
             raise BackendFailed("unreachable", _why(broken, self._connect_seconds)) from broken
 

@@ -11,6 +11,7 @@ class BackendFailed(Exception):
 
     unreachable   no connection could be made
     lost          the connection broke; before the first byte nothing was delivered
+    slow          a small document did not come within its time
     own_limit     this gateway cannot open another connection: no fault of the backend
     """
 

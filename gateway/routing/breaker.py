@@ -108,10 +108,10 @@ def succeeded(breaker: Breaker, now: float) -> Breaker:
 
 
 def probed(breaker: Breaker, ok: bool, now: float, *, generated: bool = False) -> Breaker:
-    """A probe of the gateway's own came back. `generated`: it made a token, and did not only list
-    the models."""
+    """A probe of the gateway's own came back. `generated`: it was for a token, and not only for the
+    list of models."""
     if not ok:
-        return breaker if breaker.state == "open" else _opened(breaker, now, sure=True)
+        return breaker if breaker.state == "open" else _opened(breaker, now, sure=not generated)
     if breaker.state != "open" or not (breaker.sure or generated):
         return breaker
     return msgspec.structs.replace(
