@@ -45,13 +45,18 @@ def drained(
     before: Mapping[str, Place],
     now: datetime,
     without: Collection[str] = (),
+    living: Collection[str] = (),
 ) -> Drained:
     """How far the drain of a backend is by all `views`.
 
     `before` are the places of the views that were there when the drain was recorded: only a later
-    one can know of it. `without` are gateways that somebody knows to be gone.
+    one can know of it. `without` are gateways that somebody knows to be gone, `living` the sources
+    of processes that serve for sure: one that has told nothing at all yet may send requests.
     """
-    running, longest, unaware, silent = 0, None, [], []
+    running, longest, silent = 0, None, []
+    views = list(views)
+    told = {view.source for view in views}
+    unaware = [source for source in living if source not in told]
     for view in sorted(views, key=lambda view: view.gateway):
         if view.backend_id != backend_id or view.gateway in without:
             continue

@@ -20,6 +20,7 @@ VERBS: Final = {
     "serve": "gateway.cli.serve",
     "keys": "gateway.cli.keys",
     "prices": "gateway.cli.prices",
+    "backends": "gateway.cli.backends",
     "bill": "gateway.cli.bill",
     "export": "gateway.cli.export",
     "query": "gateway.cli.query",
