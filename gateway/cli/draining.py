@@ -60,6 +60,9 @@ def drained(
     for view in sorted(views, key=lambda view: view.gateway):
         if view.backend_id != backend_id or view.gateway in without:
             continue
+        if view.expires_at <= view.observed_at:
+            # It said so when it ended: it serves no more.
+            continue
         if view.expires_at <= now:
             silent.append(view.gateway)
             continue

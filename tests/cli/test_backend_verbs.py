@@ -151,6 +151,17 @@ def test_a_gateway_that_is_silent_may_still_send_unless_somebody_knows_better() 
     assert drained(views, "gpu", {}, NOW, without=["g2"]).safe
 
 
+def test_a_gateway_that_said_its_last_word_serves_no_more() -> None:
+    ended = view("g2", observed_at=NOW - timedelta(60), expires_at=NOW - timedelta(60))
+    assert drained([view("g1", draining=True), ended], "gpu", {}, NOW).safe
+
+
+def test_a_process_that_serves_and_has_told_nothing_yet_may_send_requests() -> None:
+    views = [view("g1", draining=True)]
+    seen = drained(views, "gpu", {}, NOW, living=["/gateway/g1/1", "/gateway/g2/1"])
+    assert seen.unaware == ("/gateway/g2/1",) and not seen.safe
+
+
 def test_the_longest_wait_is_that_of_the_longest_answer_and_ends_with_its_time_limit() -> None:
     short = Running(left=10, interval_us=20_000, before_us=0, limit_us=10**9)
     long = Running(left=100, interval_us=20_000, before_us=500_000, limit_us=10**9)
