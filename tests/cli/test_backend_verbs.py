@@ -1,6 +1,6 @@
 """Backends as facts, and how far a drain is: what the commands make of book and views, no file."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -145,14 +145,14 @@ def test_a_view_from_before_the_drain_does_not_count_though_it_was_drained_then_
 
 
 def test_a_gateway_that_is_silent_may_still_send_unless_somebody_knows_better() -> None:
-    views = [view("g1", draining=True), view("g2", expires_at=NOW - timedelta(seconds=1))]
+    views = [view("g1", draining=True), view("g2", observed_at=after(-11), expires_at=after(-1))]
     seen = drained(views, "gpu", {}, NOW)
     assert seen.silent == ("g2",) and not seen.safe
     assert drained(views, "gpu", {}, NOW, without=["g2"]).safe
 
 
 def test_a_gateway_that_said_its_last_word_serves_no_more() -> None:
-    ended = view("g2", observed_at=NOW - timedelta(60), expires_at=NOW - timedelta(60))
+    ended = view("g2", observed_at=after(-60), expires_at=after(-60))
     assert drained([view("g1", draining=True), ended], "gpu", {}, NOW).safe
 
 
