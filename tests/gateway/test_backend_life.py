@@ -1,0 +1,111 @@
+"""A backend's life at run time over sockets: added, drained under load, stopped and removed, while
+no request fails and nothing is restarted."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.doors import Key, ask, backend, door, new_key
+from tests.support import processes
+from tests.support.fake_backend import KEY
+from tests.support.processes import (
+    Answer,
+    Backend,
+    Gateway,
+    tollbook,
+    tollbook_json,
+    wait_until,
+)
+
+LONG = "fake-n40-i50000"
+"""A stream of two seconds."""
+SHORT = "fake-n4-i5000"
+
+
+class Load(threading.Thread):
+    """Calls the gateway over and over in `count` threads, and keeps every answer."""
+
+    def __init__(self, gateway: Gateway, key: Key, model: str) -> None:
+        super().__init__(daemon=True)
+        self.answers: list[Answer] = []
+        self._gateway, self._key, self._model = gateway, key, model
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            self.answers.append(ask(self._gateway, self._key, self._model, stream=True))
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(20)
+
+
+@contextmanager
+def loaded(gateway: Gateway, key: Key, count: int, model: str = SHORT) -> Iterator[list[Load]]:
+    loads = [Load(gateway, key, model) for _ in range(count)]
+    for load in loads:
+        load.start()
+    try:
+        yield loads
+    finally:
+        for load in loads:
+            load.end()
+
+
+def shares(loads: list[Load]) -> Counter[str]:
+    """Answers by backend; none of them failed."""
+    answers = [answer for load in loads for answer in load.answers]
+    assert {answer.status for answer in answers} == {200}
+    assert all(answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
+    return Counter(answer.headers["x-tollbook-backend"] for answer in answers)
+
+
+def running(one: Backend) -> int:
+    """Requests that the server is at work on."""
+    return int(one.stats()["ends"].get("open", 0))
+
+
+def listed(data: Path) -> dict[str, dict[str, Any]]:
+    found = tollbook_json(data, "backends", "list")["backends"]
+    return {one["id"]: one for one in found}
+
+
+@pytest.mark.e2e
+def test_a_backend_is_added_drained_stopped_and_removed_under_load(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ExitStack() as stack:
+        one = stack.enter_context(processes.backend(tmp_path))
+        two = stack.enter_context(processes.backend(tmp_path))
+        gateway = stack.enter_context(
+            door(tmp_path, [backend(one.url, "one")], gateway={"models": ["*"]})
+        )
+        key = new_key(data, "all")
+        reference = f"file:{tmp_path}/server-key"
+        with loaded(gateway, key, 3) as loads:
+            tollbook(data, "backends", "add", "two", "--url", two.url, "--key", reference)
+            wait_until("the new backend gets requests", lambda: two.stats()["requests"] > 3)
+        assert set(shares(loads)) == {"one", "two"}
+        wait_until("both are told of", lambda: len(listed(data)) == 2)
+        assert listed(data)["one"]["from"] == "heard of" and listed(data)["two"]["state"] == "up"
+
+        with loaded(gateway, key, 3) as loads, loaded(gateway, key, 2, LONG) as long:
+            wait_until("a long answer runs at it", lambda: running(one) > 0)
+            drained = tollbook_json(data, "backends", "drain", "one")
+            assert drained["safe"] and drained["running"] == 0
+            left = running(one)
+            one.kill()
+            assert left == 0
+            wait_until("the load goes on", lambda: all(load.answers for load in loads))
+        shares(loads)
+        shares(long)
+        tollbook(data, "backends", "remove", "one")
+        with loaded(gateway, key, 2) as loads:
+            wait_until("answers", lambda: sum(len(load.answers) for load in loads) > 10)
+        assert set(shares(loads)) == {"two"}
+        wait_until("it is forgotten", lambda: set(listed(data)) == {"two"})
+        assert KEY not in gateway.output() and "Traceback" not in gateway.output()
