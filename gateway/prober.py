@@ -69,34 +69,38 @@ class Prober:
         self._seconds = seconds
         self._ended = False
         self._calls: set[Call] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Backend, asyncio.Task[None]] = {}
 
-    def start(self) -> None:
-        """Begin, one task for each backend: a server that hangs holds up no other's probe."""
-        if self._seconds:
-            backends = self._pool.backends.values()
-            self._tasks = [asyncio.create_task(self._watch(one)) for one in backends]
-            for task in self._tasks:
-                task.add_done_callback(_say_why)
+    def follow(self) -> None:
+        """Begin with backends that are new, one task for each, so that a server that hangs holds up
+        no other's probe; and end with those that are gone."""
+        if not self._seconds or self._ended:
+            return
+        backends = set(self._pool.backends.values())
+        for backend in self._tasks.keys() - backends:
+            self._tasks.pop(backend).cancel()
+        for backend in backends - self._tasks.keys():
+            task = self._tasks[backend] = asyncio.create_task(self._watch(backend))
+            task.add_done_callback(_say_why)
 
     def end(self) -> None:
         """Begin no other probe and cut those that run."""
         self._ended = True
-        for task in {*self._tasks, *(call.task for call in self._calls)}:
+        for task in {*self._tasks.values(), *(call.task for call in self._calls)}:
             if task is not None:
                 task.cancel()
 
     async def stop(self) -> None:
         """End, and wait until every probe has its end in the spool."""
         self.end()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _watch(self, backend: Backend) -> None:
         # The relay ends a cut request in peace and takes its cancellation back, hence the flag.
         while not self._ended:
             await asyncio.sleep(self._seconds)
             for model in sorted(backend.known):
-                if backend.up and self._may():
+                if backend.up and not backend.draining and self._may():
                     await self._probe(backend, model)
 
     async def _probe(self, backend: Backend, model: str) -> None:
@@ -112,6 +116,10 @@ class Prober:
         log.warning("probe of %s at %s: %s", model, probed[0], made.words)
         if made.verdict == "failed":
             backend.not_generated(made.words, self._clock.monotonic())
+
+    async def revive(self, backend: Backend, model: str) -> Generated | None:
+        """As `generate`, in the time that there is for bringing a backend back."""
+        return await self.generate(backend, model, GENERATION_SECONDS_MAX)
 
     async def generate(
         self, backend: Backend, model: str, seconds: float | None = None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from gateway.backends.following import Follower
 from gateway.backends.http import HttpClient
 from gateway.backends.pool import Backend, Pool
+from gateway.drains import drain_us
 from gateway.errors import Overloaded
 from gateway.http.app import Readiness, create_app
 from gateway.http.doors import Desk
@@ -79,7 +80,9 @@ class Service:
         self._follower = Follower(
             self._pool, settings.backends, settings.gateway.models, resolve_secret, clock
         )
-        self._observer = Observer(view_name, self._pool.backends.values(), journal, clock)
+        self._observer = Observer(
+            view_name, self._pool.backends.values(), journal, clock, self._drain_us
+        )
         self._scraper = Scraper(
             view_name,
             self._pool.backends.values(),
@@ -133,7 +136,7 @@ class Service:
         self._poll()
         beat = asyncio.create_task(self._beat())
         beat.add_done_callback(self._beat_ended)
-        self._prober.start()
+        self._prober.follow()
         try:
             on_ready(self)
             await serve(self.server, door)
@@ -211,6 +214,11 @@ class Service:
         except Overloaded:
             return
         self._follower.follow(book)
+        self._prober.follow()
+
+    def _drain_us(self, backend: Backend) -> int | None:
+        calls, limit = self.relay.open.values(), self._settings.timeouts.total_seconds
+        return drain_us(backend, calls, self._clock.monotonic(), limit)
 
     def _beat_ended(self, beat: asyncio.Task[None]) -> None:
         """Without a heartbeat no limit holds and no revoked key is noticed: then it must stop."""

@@ -45,7 +45,7 @@ class House:
 
 async def test_a_probe_is_a_request_of_the_system_key() -> None:
     house = House(answer(), asyncio.Event())
-    house.prober.start()
+    house.prober.follow()
     await house.until_called(1)
     await house.prober.stop()
     accepted, attempted, finished = house.desk.facts()[:3]
@@ -62,7 +62,7 @@ async def test_a_probe_is_a_request_of_the_system_key() -> None:
 async def test_each_backend_is_probed_and_none_stands_in_for_another() -> None:
     refused = BackendFailed("unreachable", "refused")
     house = House(refused, refused, asyncio.Event(), backends=2, seconds=0.05)
-    house.prober.start()
+    house.prober.follow()
     await house.until_called(2)
     await house.prober.stop()
     assert sorted(house.desk.client.called[:2]) == ["b-1", "b-2"]
@@ -73,7 +73,7 @@ async def test_each_backend_is_probed_and_none_stands_in_for_another() -> None:
 
 async def test_a_failure_takes_back_the_last_time() -> None:
     house = House(answer(), answer(400), asyncio.Event())
-    house.prober.start()
+    house.prober.follow()
     await house.until_called(3)
     assert house.desk.stats.probe_failures == {("b-1", "m"): 1}
     assert not house.desk.stats.probe_seconds
@@ -82,7 +82,7 @@ async def test_a_failure_takes_back_the_last_time() -> None:
 
 async def test_a_probe_that_runs_at_the_end_is_cut_and_has_its_end() -> None:
     house = House(asyncio.Event())
-    house.prober.start()
+    house.prober.follow()
     await house.until_called(1)
     async with asyncio.timeout(5):
         await house.prober.stop()
@@ -99,7 +99,7 @@ async def test_no_probe_is_made_of_what_is_down_or_when_the_spool_is_full_or_if_
     down.desk.pool.backends["b-1"].failed("gone")
     full.desk.memory.close()
     for house in (down, full, never):
-        house.prober.start()
+        house.prober.follow()
     await asyncio.sleep(0.05)
     for house in (down, full, never):
         await house.prober.stop()
