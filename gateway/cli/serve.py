@@ -6,10 +6,11 @@ from typing import Literal
 import click
 import msgspec
 
+from gateway.cli.backend_known import registry_or_none
 from gateway.cli.data import for_writing, refuse_relayed
 from gateway.cli.failure import Stop
 from gateway.cli.options import NAMES
-from gateway.cli.place import place_of, server_options
+from gateway.cli.place import Place, place_of, server_options
 from gateway.secrets import put_secret
 from gateway.setting_values import check_secret
 from gateway.settings import BackendSettings, Settings, SettingsError
@@ -79,10 +80,10 @@ def command(
         durability=durability,
     )
     settings = with_flags(place.settings, flags)
-    if not settings.backends:
+    if not settings.backends and not has_backends(place):
         raise click.UsageError(
-            "no backend is given; give --backend URL, or write [[backends]] into a tollbook.toml "
-            "(`tollbook init` makes one)"
+            "no backend is given; give --backend URL, write [[backends]] into a tollbook.toml "
+            "(`tollbook init` makes one), or run `tollbook backends add` first"
         )
     if settings.kafka.bootstrap:
         refuse_embedded(data)
@@ -92,6 +93,14 @@ def command(
     from gateway.wiring import serve
 
     return serve(settings, data)
+
+
+def has_backends(place: Place) -> bool:
+    """True if the registry may have a backend; that on Kafka is not asked, since a gateway starts
+    with Kafka away too."""
+    if not place.embedded:
+        return True
+    return any(one.removed_at is None for one in registry_or_none(place).backends.values())
 
 
 def refuse_embedded(data: Path) -> None:
