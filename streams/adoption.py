@@ -27,12 +27,14 @@ from ledger.folds.requests import RequestRow, fold_request
 class OpenRequest(msgspec.Struct, frozen=True):
     """An accepted request without an end: what is known of it, and when it was last heard of.
 
-    `offset` is at or before its acceptance, in the same segment of the spool.
+    `offset` is at or before its acceptance, in the same segment of the spool. `model` is the one
+    that was asked last, null: the one of its acceptance.
     """
 
     row: RequestRow
     last_time: datetime
     offset: int
+    model: str | None = None
 
 
 class SpoolLife:
@@ -59,7 +61,10 @@ class SpoolLife:
             case RequestAttempted() | TokensDelivered():
                 known = self.open.get(payload.request_id)
                 if known is not None:
-                    self._hold(payload.request_id, known.row, event, payload, known.offset)
+                    model = known.model
+                    if isinstance(payload, RequestAttempted):
+                        model = payload.model
+                    self._hold(payload.request_id, known.row, event, payload, known.offset, model)
             case RequestFinished():
                 self.open.pop(payload.request_id, None)
             case SourceClosed():
@@ -74,10 +79,16 @@ class SpoolLife:
         return min((request.offset for request in self.open.values()), default=None)
 
     def _hold(
-        self, request_id: str, row: RequestRow | None, event: Event, payload: Payload, offset: int
+        self,
+        request_id: str,
+        row: RequestRow | None,
+        event: Event,
+        payload: Payload,
+        offset: int,
+        model: str | None = None,
     ) -> None:
         row = fold_request(row, event, payload)
-        self.open[request_id] = OpenRequest(row, event.time, offset)
+        self.open[request_id] = OpenRequest(row, event.time, offset, model)
 
 
 def abandoned(
@@ -102,7 +113,7 @@ def abandoned(
         payload = RequestAbandoned(
             request_id=row.request_id,
             key_id=row.key_id,
-            model=row.model,
+            model=request.model or row.model,
             endpoint=row.endpoint,
             stream=row.stream,
             accepted_at=row.accepted_at,
@@ -112,6 +123,7 @@ def abandoned(
             backend_id=row.backend_id,
             attempts=row.attempts,
             chunks=row.chunks,
+            asked_model=None if request.model in (None, row.model) else row.model,
         )
         name = f"{row.request_id}/abandoned{_suffix(adopter)}"
         drafts.append(Draft(name, row.key_id, request.last_time, payload))

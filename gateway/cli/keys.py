@@ -36,15 +36,22 @@ def command() -> None:
 @command.command("create")
 @click.option("--name", required=True, metavar="NAME", help="Who or what the key is for.")
 @click.option("--models", type=NAMES, metavar="A,B", help="Models it may use. Default: every one.")
+@click.option(
+    "--no-fallback",
+    is_flag=True,
+    help="Only the model asked for may answer, whatever [[fallbacks]] say.",
+)
 @place_option
 @json_option
-def create(name: str, models: tuple[str, ...] | None, place: Place, as_json: bool) -> None:
+def create(
+    name: str, models: tuple[str, ...] | None, no_fallback: bool, place: Place, as_json: bool
+) -> None:
     """Issue a key and show its secret, this once. A running gateway knows it within a second."""
     name = checked_name(name)
     if models is not None and "*" in models:
         models = None
     key_id, secret = mint_id(), mint_secret()
-    draft = issue(key_id, secret, models, SystemClock().now())
+    draft = issue(key_id, secret, models, SystemClock().now(), fallback=not no_fallback)
     # The name first: if it cannot be kept, there is no key that nobody knows by name.
     name_key(make_ready(place), key_id, name)
     change_registry(place, lambda book: draft)
@@ -101,7 +108,14 @@ def checked_name(name: str) -> str:
     return name
 
 
-def issue(key_id: str, secret: str, models: tuple[str, ...] | None, now: datetime) -> Draft:
+def issue(
+    key_id: str,
+    secret: str,
+    models: tuple[str, ...] | None,
+    now: datetime,
+    *,
+    fallback: bool = True,
+) -> Draft:
     """The fact that a key was issued. It holds the secret's hash and nothing else of it. Pure."""
     payload = KeyIssued(
         key_id=key_id,
@@ -109,6 +123,7 @@ def issue(key_id: str, secret: str, models: tuple[str, ...] | None, now: datetim
         version=1,
         hash=hashlib.sha256(secret.encode()).hexdigest(),
         models=None if models is None else list(models),
+        fallback=None if fallback else False,
     )
     return Draft(f"{key_id}/v1", key_id, now, payload)
 
@@ -128,6 +143,7 @@ def revoke(key: Key, now: datetime) -> Draft:
         hash=key.hash,
         revoked_at=now,
         models=None if key.models is None else list(key.models),
+        fallback=None if key.fallback else False,
     )
     return Draft(f"{key.key_id}/v{version}", key.key_id, now, payload)
 
@@ -157,6 +173,7 @@ def key_json(key: Key, names: Mapping[str, str]) -> dict[str, object]:
         "id": key.key_id,
         "name": names.get(key.key_id),
         "models": key.models,
+        "fallback": key.fallback,
         "issued": key.issued_at,
         "revoked": key.revoked_at,
     }
@@ -164,7 +181,7 @@ def key_json(key: Key, names: Mapping[str, str]) -> dict[str, object]:
 
 def keys_table(keys: Iterable[Key], names: Mapping[str, str]) -> Table:
     """The keys as a table: what may be shown of them."""
-    columns = ("id", "name", "models", "issued", "revoked")
+    columns = ("id", "name", "models", "fallback", "issued", "revoked")
     return Table(
         columns=tuple(Column(name) for name in columns),
         rows=tuple(
@@ -172,6 +189,7 @@ def keys_table(keys: Iterable[Key], names: Mapping[str, str]) -> Table:
                 key.key_id,
                 names.get(key.key_id),
                 "every model" if key.models is None else key.models,
+                key.fallback,
                 key.issued_at,
                 key.revoked_at,
             )

@@ -9,8 +9,9 @@ class KeyIssued(Payload, frozen=True, kw_only=True):
     """A key in its whole new state. `base` is the version it was made from: 0, as it is new.
 
     `hash` is the SHA-256 of the secret in hex; a secret carries 256 bits of chance, so no salt is
-    needed. `models` null means every model that is served. The key's name is not here: names live
-    in one erasable table, events carry ids.
+    needed. `models` null means every model that is served. `fallback` false: another model than the
+    one asked for may never answer; null: it may, where that is set. The key's name is not here:
+    names live in one erasable table, events carry ids.
     """
 
     TYPE: ClassVar[str] = "tollbook.key.issued.v1"
@@ -21,6 +22,7 @@ class KeyIssued(Payload, frozen=True, kw_only=True):
     version: Number
     hash: str
     models: list[str] | None = None
+    fallback: bool | None = None
 
 
 class KeyRevoked(Payload, frozen=True, kw_only=True):
@@ -35,3 +37,4 @@ class KeyRevoked(Payload, frozen=True, kw_only=True):
     hash: str
     revoked_at: Instant
     models: list[str] | None = None
+    fallback: bool | None = None

@@ -52,7 +52,8 @@ class RequestAttempted(Payload, frozen=True, kw_only=True):
     """A backend is about to be called. `after` says why the attempt before this one failed.
 
     `score` is what the backend won by, lower is better, as the text of a decimal number; `reasons`
-    say in words how it was and why it was picked.
+    say in words how it was and why it was picked. `model` is the one that it is asked for, null:
+    the one that the caller asked for.
     """
 
     TYPE: ClassVar[str] = "tollbook.request.attempted.v1"
@@ -64,6 +65,7 @@ class RequestAttempted(Payload, frozen=True, kw_only=True):
     after: str | None = None
     score: str | None = None
     reasons: list[str] = msgspec.field(default_factory=list)
+    model: str | None = None
 
 
 class RequestRejected(Payload, frozen=True, kw_only=True):
@@ -99,6 +101,8 @@ class RequestFinished(Payload, frozen=True, kw_only=True):
 
     It repeats what `RequestAccepted` said, so that it can be billed on its own. Durations are in
     microseconds of the monotonic clock; `overhead_us` is the time spent in the gateway itself.
+    `model` is the one that answered and is billed; `asked_model` is the one that the caller asked
+    for, null: the same.
     """
 
     TYPE: ClassVar[str] = "tollbook.request.finished.v1"
@@ -121,12 +125,14 @@ class RequestFinished(Payload, frozen=True, kw_only=True):
     first_token_us: Count | None = None
     duration_us: Count | None = None
     overhead_us: Count | None = None
+    asked_model: str | None = None
 
 
 class RequestAbandoned(Payload, frozen=True, kw_only=True):
     """Written by whoever adopts the spool of a gateway that died: the request never finished.
 
     `usage` is the last running total, so at most one flush interval short of what was produced.
+    `model` and `asked_model` are as in `RequestFinished`.
     """
 
     TYPE: ClassVar[str] = "tollbook.request.abandoned.v1"
@@ -144,3 +150,4 @@ class RequestAbandoned(Payload, frozen=True, kw_only=True):
     backend_id: str | None = None
     attempts: Count = 0
     chunks: Count = 0
+    asked_model: str | None = None

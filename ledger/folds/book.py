@@ -27,7 +27,8 @@ from ledger.events.backends import BackendState
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """One API key. `models` null means every model served; `revoked_at` null means it opens."""
+    """One API key. `models` null means every model served; `revoked_at` null means it opens;
+    `fallback` says whether another model may answer than the one asked for."""
 
     key_id: str
     version: int
@@ -35,6 +36,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     issued_at: datetime
     models: tuple[str, ...] | None = None
     revoked_at: datetime | None = None
+    fallback: bool = True
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +155,7 @@ class BookFold:
             issued_at=old.issued_at if old else event.time,
             models=None if said.models is None else tuple(said.models),
             revoked_at=said.revoked_at if isinstance(said, KeyRevoked) else None,
+            fallback=said.fallback is not False,
         )
         return None
 

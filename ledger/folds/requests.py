@@ -97,7 +97,8 @@ def _accepted(row: RequestRow | None, event: Event, said: RequestAccepted) -> Re
         row,
         source=event.source,
         key_id=said.key_id,
-        model=said.model,
+        # Another model may have answered than was asked for; an end says which is billed.
+        model=row.model if row.billed else said.model,
         endpoint=said.endpoint,
         stream=said.stream,
         accepted_at=event.time,

@@ -67,47 +67,57 @@ ACCEPTED = RequestAccepted(
 ATTEMPTED = RequestAttempted(
     request_id=ID, attempt=2, backend_id="b-0123abcd", after="connect refused"
 )
+SCORED = msgspec.structs.replace(ATTEMPTED, score="2.125", reasons=["2 waiting", "KV 12.5%"])
+FINISHED = RequestFinished(
+    request_id=ID,
+    key_id="k-1",
+    model="gemma",
+    endpoint="chat",
+    stream=True,
+    accepted_at=START,
+    outcome="client_gone",
+    basis="running",
+    usage=USAGE,
+    status=200,
+    reason="the client hung up",
+    backend_id="b-0123abcd",
+    attempts=2,
+    chunks=57,
+    first_token_us=41_000,
+    duration_us=1_234_567,
+    overhead_us=320,
+)
+ABANDONED = RequestAbandoned(
+    request_id=ID,
+    key_id="k-1",
+    model="gemma",
+    endpoint="completions",
+    stream=True,
+    accepted_at=START,
+    abandoned_source=SOURCE,
+    basis="running",
+    usage=USAGE,
+    backend_id="b-0123abcd",
+    attempts=1,
+    chunks=12,
+)
+ISSUED = KeyIssued(key_id="k-1", base=0, version=1, hash="ab" * 32, models=["gemma", "llama"])
+REVOKED = KeyRevoked(
+    key_id="k-1", base=1, version=2, hash="ab" * 32, revoked_at=LATER, models=["gemma"]
+)
 
 _PAYLOADS: tuple[Payload, ...] = (
     ACCEPTED,
     msgspec.structs.replace(ACCEPTED, client_retry=2, answers=4),
     ATTEMPTED,
-    msgspec.structs.replace(ATTEMPTED, score="2.125", reasons=["2 waiting", "KV 12.5%"]),
+    SCORED,
+    msgspec.structs.replace(SCORED, model="gemma-q4"),
     RequestRejected(request_id=ID, key_id="k-1", status=404, code="model_not_found", model="llama"),
     TokensDelivered(request_id=ID, chunks=12, basis="running", usage=USAGE),
-    RequestFinished(
-        request_id=ID,
-        key_id="k-1",
-        model="gemma",
-        endpoint="chat",
-        stream=True,
-        accepted_at=START,
-        outcome="client_gone",
-        basis="running",
-        usage=USAGE,
-        status=200,
-        reason="the client hung up",
-        backend_id="b-0123abcd",
-        attempts=2,
-        chunks=57,
-        first_token_us=41_000,
-        duration_us=1_234_567,
-        overhead_us=320,
-    ),
-    RequestAbandoned(
-        request_id=ID,
-        key_id="k-1",
-        model="gemma",
-        endpoint="completions",
-        stream=True,
-        accepted_at=START,
-        abandoned_source=SOURCE,
-        basis="running",
-        usage=USAGE,
-        backend_id="b-0123abcd",
-        attempts=1,
-        chunks=12,
-    ),
+    FINISHED,
+    msgspec.structs.replace(FINISHED, asked_model="gemma-27b"),
+    ABANDONED,
+    msgspec.structs.replace(ABANDONED, asked_model="gemma-27b"),
     SourceMark(last=LAST, open=2, oldest_open=START),
     SourceClosed(
         closed_source=SOURCE, last=LAST, by="/runner/box/0193a0000000700080000000000000c3"
@@ -174,8 +184,10 @@ _PAYLOADS: tuple[Payload, ...] = (
         draining=True,
         removed_at=LATER,
     ),
-    KeyIssued(key_id="k-1", base=0, version=1, hash="ab" * 32, models=["gemma", "llama"]),
-    KeyRevoked(key_id="k-1", base=1, version=2, hash="ab" * 32, revoked_at=LATER, models=["gemma"]),
+    ISSUED,
+    msgspec.structs.replace(ISSUED, fallback=False),
+    REVOKED,
+    msgspec.structs.replace(REVOKED, fallback=False),
     PricePublished(
         price_id="p-1",
         model="gemma",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.events import BUCKETS, Draft, Event, Usage, payload_of
+from ledger.events import BUCKETS, Draft, Event, RequestAttempted, Usage, payload_of
 from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
 from ledger.folds.usage import ZERO, Cell, Totals, by_bucket, changes, contribution
 from tests.support import events
@@ -96,6 +96,23 @@ def test_usage_that_moves_between_two_chunks_is_not_lost_by_order() -> None:
     early = events.delivered("r1", 1, 0, usage=tokens(out=0))
     late = events.delivered("r1", 2, 0, usage=tokens(out=1))
     assert folded(early, late).usage == folded(late, early).usage == tokens(out=1)
+
+
+@given(st.permutations(range(4)))
+def test_another_model_than_was_asked_for_is_billed_in_any_order(order: list[int]) -> None:
+    attempt = events.attempted("r1")
+    assert isinstance(attempt.payload, RequestAttempted)
+    asked = msgspec.structs.replace(attempt.payload, model="small")
+    life = written(
+        events.accepted("r1", model="big"),
+        msgspec.structs.replace(attempt, payload=asked),
+        events.delivered("r1"),
+        events.finished("r1", model="small", asked_model="big"),
+    )
+    row = row_of(life[index] for index in order)
+    assert row is not None and row == row_of(life) and row.model == "small"
+    found = contribution(row)
+    assert found is not None and found[0].model == "small"
 
 
 def test_the_backend_is_that_of_the_last_attempt() -> None:

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from ledger.events import (
     Draft,
     Event,
     RequestAbandoned,
+    RequestAttempted,
     RequestRejected,
     SourceClosed,
     SourceMark,
@@ -69,6 +71,22 @@ def test_a_plain_call_that_was_cut_has_no_count_at_all() -> None:
     (draft,) = abandoned(SOURCE, life.open.values())
     assert isinstance(draft.payload, RequestAbandoned)
     assert (draft.payload.basis, draft.payload.usage.known) == ("none", False)
+
+
+def test_an_abandoned_request_is_billed_as_the_model_that_was_asked_last() -> None:
+    tried = attempted("a", attempt=2)
+    assert isinstance(tried.payload, RequestAttempted)
+    other = msgspec.structs.replace(tried.payload, model="small")
+    records = (
+        accepted("a", model="big"),
+        attempted("a"),
+        msgspec.structs.replace(tried, payload=other),
+    )
+    for count, expected in ((2, ("big", None)), (3, ("small", "big"))):
+        life = life_of(events_of(*records[:count], delivered("a", 1, 3)))
+        (draft,) = abandoned(SOURCE, life.open.values())
+        assert isinstance(draft.payload, RequestAbandoned)
+        assert (draft.payload.model, draft.payload.asked_model) == expected
 
 
 def test_what_ended_or_was_rejected_is_not_open() -> None:
