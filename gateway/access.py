@@ -65,6 +65,16 @@ def visible(key: Key, served: Iterable[str]) -> list[str]:
     return sorted(model for model in served if allowed(key, model))
 
 
+def fallbacks_of(key: Key, model: str, table: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The models that may answer `key` in place of `model`, the first choice first, by `table`.
+
+    A key never gets a model that it may not call itself.
+    """
+    if not key.fallback:
+        return ()
+    return tuple(name for name in table.get(model, ()) if allowed(key, name))
+
+
 def require_model(key: Key, model: str, served: Iterable[str], *, any_model: bool) -> None:
     """Raises `Forbidden` or `NotFound` with the models that `key` could call instead.
 

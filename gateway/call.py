@@ -5,6 +5,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from gateway.backends.pool import Backend
 from gateway.backends.port import Answer
 from gateway.cuts import Cut
@@ -12,7 +14,7 @@ from gateway.keeping import Kept
 from gateway.routing.policy import Choice
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.metering import Meter
-from gateway.wire.requests import Asked
+from gateway.wire.requests import Asked, renamed
 from ledger.events import (
     Basis,
     Draft,
@@ -39,6 +41,7 @@ class Call:
         "_overhead",
         "accepted_at",
         "answer",
+        "asked_model",
         "attempts",
         "backend",
         "body",
@@ -49,6 +52,7 @@ class Call:
         "cut",
         "ending",
         "endpoint",
+        "fallbacks",
         "finished",
         "first_token",
         "flushed",
@@ -84,6 +88,7 @@ class Call:
         body: bytes = b"",
         content_type: bytes = b"application/json",
         only: str | None = None,
+        fallbacks: tuple[str, ...] = (),
     ) -> None:
         self.request_id = request_id
         self.key_id = key_id
@@ -92,6 +97,8 @@ class Call:
         self.body = body
         self.content_type = content_type
         self.only = only  # the one backend that may serve it; null: any
+        self.fallbacks = fallbacks  # models that may answer in place of the one asked for
+        self.asked_model: str | None = None  # that one, once another is to answer
         self.started = started
         self.accepted_at: datetime | None = None
         self.backend: Backend | None = None  # the last one called
@@ -139,6 +146,13 @@ class Call:
         if self.backend is not None:
             self.backend.answered(self.trial, now)
             self.trial = None
+
+    def fall_back(self, model: str) -> None:
+        """Ask for `model`, one of `fallbacks`, from now on: it answers, and it is billed."""
+        self.asked_model = self.asked_model or self.wish.model
+        self.fallbacks = self.fallbacks[self.fallbacks.index(model) + 1 :]
+        self.body = renamed(self.body, model)
+        self.wish = msgspec.structs.replace(self.wish, model=model)
 
     def let_go(self) -> None:
         """At the very end: give up what refers back to this call.
@@ -200,7 +214,7 @@ class Call:
             RequestAccepted(
                 request_id=self.request_id,
                 key_id=self.key_id,
-                model=self.wish.model,
+                model=self.asked_model or self.wish.model,
                 endpoint=self.endpoint.name,
                 stream=self.wish.stream,
                 deadline=now + timedelta(seconds=total_seconds),
@@ -227,6 +241,7 @@ class Call:
                 after=after,
                 score=None if choice is None else choice.score_text,
                 reasons=[] if choice is None else list(choice.reasons),
+                model=None if self.asked_model is None else self.wish.model,
             ),
         )
 
@@ -283,6 +298,7 @@ class Call:
                 chunks=self.chunks,
                 first_token_us=_us(self.first_token - self.started) if self.first_token else None,
                 duration_us=_us(monotonic - self.started),
+                asked_model=self.asked_model,
                 overhead_us=_us(self.overhead(monotonic)),
             ),
         )

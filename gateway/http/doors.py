@@ -5,13 +5,20 @@ Plain ASGI, because Starlette's request and response objects cost more than all 
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from gateway.access import NAMES_SHOWN_MAX, key_of, require_model, secret_of, visible
+from gateway.access import (
+    NAMES_SHOWN_MAX,
+    fallbacks_of,
+    key_of,
+    require_model,
+    secret_of,
+    visible,
+)
 from gateway.admission import require_admission
 from gateway.backends.pool import Pool
 from gateway.call import Call
@@ -49,6 +56,7 @@ class Desk:
         book: Callable[[], Book],
         hash_key: bytes,
         body_bytes_max: int,
+        fallbacks: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.relay = relay
         self.pool = pool
@@ -58,6 +66,7 @@ class Desk:
         self.book = book
         self.hash_key = hash_key
         self.arrivals = Arrivals(clock, body_bytes_max)
+        self.fallbacks = fallbacks or {}
         self.draining = False
 
     def hashed(self, client_id: bytes) -> str:
@@ -91,11 +100,18 @@ class Door:
             kind = heads.get(b"content-type", JSON) if endpoint.form == "multipart" else JSON
             wish = self._wish(key, asked(body, endpoint, kind))
             model = wish.model
-            pool = desk.pool
-            require_model(key, model, pool.served(), any_model=pool.any_model)
+            fallbacks = self._admitted(key, model)
             require_admission(draining=desk.draining, spool_has_room=desk.journal.room())
             call = Call(
-                request_id, key_id, endpoint, wish, started, task, body=body, content_type=kind
+                request_id,
+                key_id,
+                endpoint,
+                wish,
+                started,
+                task,
+                body=body,
+                content_type=kind,
+                fallbacks=fallbacks,
             )
             watch = HangUpWatch(receive, partial(desk.relay.client_gone, call))
             call.watch = watch.begin
@@ -140,6 +156,18 @@ class Door:
                 param="model",
             )
         return msgspec.structs.replace(wish, model=models[0])
+
+    def _admitted(self, key: Key, model: str) -> tuple[str, ...]:
+        """The models that may answer in place of `model`, which `key` may call. Raises `ApiError`
+        if it may not, or nobody here serves it or one of those."""
+        desk = self._desk
+        fallbacks: tuple[str, ...] = ()
+        if desk.fallbacks and self._endpoint.may_fall_back:
+            fallbacks = fallbacks_of(key, model, desk.fallbacks)
+        served = desk.pool.served()
+        known = desk.pool.any_model or any(name in served for name in fallbacks)
+        require_model(key, model, served, any_model=known)
+        return fallbacks
 
     def _refused(
         self,

@@ -49,6 +49,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     generates: bool = True
     model_needed: bool = True
 
+    @property
+    def may_fall_back(self) -> bool:
+        """True if another model's answer is of use: text is, but vectors of two models cannot be
+        compared, and counts of tokens would be of the wrong model."""
+        return self.generates and self.form == "json"
+
 
 _ALL: Final = (
     Endpoint(name="chat/completions", path="/v1/chat/completions", dialect="chat"),

@@ -305,6 +305,13 @@ def _forwarded_other(
     return with_fields(body, content_type, dict.fromkeys(_FLAT, "true"))
 
 
+def renamed(body: bytes, model: str) -> bytes:
+    """A JSON body that names another model; the values of all its other members stay."""
+    fields = _fields.decode(body)
+    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(fields)
+
+
 def _spliced(body: bytes, added: dict[str, bytes]) -> bytes:
     """`added` behind the first brace; every byte of the caller's own stays where it was."""
     brace = body.index(b"{")
