@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from gateway.backends.following import Follower
+from gateway.backends.gauges import backend_gauges
 from gateway.backends.http import HttpClient
 from gateway.backends.pool import Backend, Pool
 from gateway.drains import drain_us
@@ -18,6 +19,7 @@ from gateway.errors import Overloaded
 from gateway.http.app import Readiness, create_app
 from gateway.http.doors import Desk
 from gateway.http.server import Server, make_server, serve
+from gateway.memory import Memory
 from gateway.metrics import GatewayCollector, Gauges, render
 from gateway.observer import Observer
 from gateway.prober import Prober
@@ -83,6 +85,14 @@ class Service:
         self._observer = Observer(
             view_name, self._pool.backends.values(), journal, clock, self._drain_us
         )
+        self._memory = Memory(
+            view_name,
+            journal.source,
+            self._pool,
+            registry.routing,
+            registry.routing_complete,
+            clock,
+        )
         self._scraper = Scraper(
             view_name,
             self._pool.backends.values(),
@@ -110,6 +120,7 @@ class Service:
             stats,
             seconds=settings.gateway.probe_seconds if leads else 0,
         )
+        self._pool.generate = self._prober.revive
         self._desk = Desk(
             relay=self.relay,
             pool=self._pool,
@@ -130,6 +141,7 @@ class Service:
         """Serve connections to `door` until told to stop; then finish what runs and say so."""
         self._registry.start()
         self._follow()
+        self._memory.start()
         self._mark()
         await self._pool.start()
         await self._scraper.start()
@@ -146,6 +158,7 @@ class Service:
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
             self.relay.tick()
+            self._observer.say_last()
             await self._scraper.stop()
             await self._pool.stop()
             await self._client.close()
@@ -161,9 +174,9 @@ class Service:
         missing += [*self._registry.waiting_for(), *self._extra_missing()]
         if not self._journal.room():
             missing.append("room in the spool: ledger or Kafka is behind, or the disk is full")
+        now = self._clock.monotonic()
         backends = {
-            backend.backend_id: "up" if backend.up else f"down: {backend.fault}"
-            for backend in self._pool.backends.values()
+            backend.backend_id: backend.condition(now) for backend in self._pool.backends.values()
         }
         notes = (*self._registry.notes(), *self._follower.notes())
         return Readiness(not missing, tuple(missing), backends, notes)
@@ -206,6 +219,8 @@ class Service:
     def _poll(self) -> None:
         self._registry.poll()
         self._follow()
+        self._memory.tick()
+        self._scraper.follow()
 
     def _follow(self) -> None:
         """Bring the backends to what the registry says, as far as it is known."""
@@ -280,22 +295,7 @@ class Service:
             {},
             lag,
         )
-        for backend in self._pool.backends.values():
-            label = {"backend": backend.backend_id}
-            yield "tollbook_backend_up", "1 if the backend answered last.", label, backend.up
-            yield (
-                "tollbook_backend_requests_open",
-                "Requests in flight at a backend.",
-                label,
-                backend.in_flight,
-            )
-            if (read_at := self._scraper.read_at.get(backend.backend_id)) is not None:
-                yield (
-                    "tollbook_scrape_age_seconds",
-                    "Since the backend last told its own counters.",
-                    label,
-                    now - read_at,
-                )
+        yield from backend_gauges(self._pool.backends.values(), now, self._scraper.read_at)
         for (backend_id, model), seconds in self._stats.probe_seconds.items():
             yield (
                 "tollbook_probe_seconds",

@@ -1,0 +1,70 @@
+"""What is shown of each backend in `/metrics`."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from gateway.backends.backend import Backend
+from gateway.routing.breaker import error_score, share, trials_left
+
+Gauge = tuple[str, str, dict[str, str], float]
+
+_STATES: Final = {"closed": 0, "half_open": 1, "open": 2}
+
+
+def backend_gauges(
+    backends: Iterable[Backend], now: float, read_at: Mapping[str, float]
+) -> Iterator[Gauge]:
+    """The gauges of `backends`; `read_at` is when each last told its own counters."""
+    for backend in backends:
+        label, breaker = {"backend": backend.backend_id}, backend.breaker
+        yield "tollbook_backend_up", "1 if requests may go to the backend.", label, backend.up
+        yield (
+            "tollbook_backend_requests_open",
+            "Requests in flight at a backend.",
+            label,
+            backend.in_flight,
+        )
+        yield (
+            "tollbook_backend_breaker",
+            "State of the backend's breaker: 0 closed, 1 half open, 2 open.",
+            label,
+            _STATES[breaker.state],
+        )
+        yield (
+            "tollbook_backend_breaker_opened",
+            "Times that the breaker opened since this process started.",
+            label,
+            backend.opened,
+        )
+        yield (
+            "tollbook_backend_trials_left",
+            "Trials that a backend that is half open may get now; 0 for any other.",
+            label,
+            trials_left(breaker) or 0,
+        )
+        yield (
+            "tollbook_backend_share",
+            "Part of its share of requests that the backend gets, rising after it recovered.",
+            label,
+            share(breaker, now),
+        )
+        yield (
+            "tollbook_backend_errors",
+            "Part of the backend's attempts that met a fault of it; it fades by itself.",
+            label,
+            error_score(breaker, now),
+        )
+        if backend.rung is not None:
+            yield (
+                "tollbook_backend_fails_at",
+                "1 for the first rung of the ladder of probes that does not hold.",
+                {**label, "rung": backend.rung},
+                1,
+            )
+        if (at := read_at.get(backend.backend_id)) is not None:
+            yield (
+                "tollbook_scrape_age_seconds",
+                "Since the backend last told its own counters.",
+                label,
+                now - at,
+            )
