@@ -93,6 +93,12 @@ class GatewayCollector(Collector):
     def _of_backends(self) -> Iterator[Metric]:
         stats = self._stats
         yield _counter(
+            "tollbook_picks",
+            "Choices of a backend, and how: score, explored, trial, last_resort or asked.",
+            ("backend", "how"),
+            stats.picks.items(),
+        )
+        yield _counter(
             "tollbook_attempts_failed",
             "Calls to a backend that failed before the first byte.",
             ("backend", "reason"),

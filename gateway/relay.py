@@ -13,6 +13,7 @@ from typing import Protocol
 from gateway.backends.pool import Backend, Pool
 from gateway.backends.port import Answer, BackendFailed, Client
 from gateway.call import Call
+from gateway.chooser import Chooser
 from gateway.cuts import (
     DRAINED,
     EMPTY,
@@ -26,7 +27,7 @@ from gateway.cuts import (
 from gateway.ends import DRAFTS_IN_ONE_APPEND, Ends
 from gateway.errors import MISCONFIGURED, ApiError, Overloaded, TooSlow, Upstream
 from gateway.keeping import Allowance, Kept
-from gateway.routing.policy import Wanted, choose
+from gateway.routing.policy import Ruling
 from gateway.settings import TimeoutSettings
 from gateway.stats import Stats
 from gateway.tokenizers import Tokenizers
@@ -48,6 +49,8 @@ fails two servers is more likely to be at fault itself."""
 
 SAY_SECONDS_MAX = 5.0
 """How long a client may take to read that its answer failed."""
+
+ANY_RULING = Ruling()
 
 NO_END = "the stream ended without its closing event"
 """The reason of an answer that came to a clean end and did not say so itself."""
@@ -79,6 +82,7 @@ class Relay:
         *,
         wait_durable: bool,
         drain_to_end: Collection[str] = (),
+        ruling: Ruling = ANY_RULING,
     ) -> None:
         self._journal = journal
         self._pool = pool
@@ -88,6 +92,7 @@ class Relay:
         self._wait_durable = wait_durable
         self._stats = stats
         self._drain_to_end = frozenset(drain_to_end)
+        self._chooser = Chooser(pool, stats, ruling)
         self._allowance = Allowance()
         self._ends = Ends(journal, clock, stats, Tokenizers(pool, client, clock))
         self.open: dict[str, Call] = {}
@@ -104,7 +109,7 @@ class Relay:
         """Serve `call`, in its task, to its end. `client` is the hash of the client's own id and
         `retry` its count of tries before. Raises `ApiError` only while nothing was sent to the
         client."""
-        backend = self._choose(call, ())
+        backend = self._chooser.choose(call, ())
         if backend is None:
             raise Overloaded(
                 f"No backend is left for the model {call.wish.model!r}. Try again shortly; whoever "
@@ -195,14 +200,6 @@ class Relay:
         except SpoolFailed as failed:
             log.error("a refusal could not be written: %s", failed)
 
-    def _choose(self, call: Call, tried: tuple[str, ...]) -> Backend | None:
-        wanted = Wanted(call.request_id, call.wish.model, tried, call.only)
-        choice = choose(wanted, self._pool.views())
-        if choice is None:
-            return None
-        call.choice = choice
-        return self._pool.backends[choice.backend_id]
-
     def _accept(self, call: Call, backend: Backend, client: str | None, retry: int | None) -> None:
         now = self._clock.now()
         try:
@@ -239,7 +236,7 @@ class Relay:
                 return answer
             why = failure.reason if failure else f"status {answer.status if answer else 0}"
             self._stats.attempts_failed[backend.backend_id, why] += 1
-            other = self._choose(call, tried) if len(tried) < ATTEMPTS_MAX else None
+            other = self._chooser.choose(call, tried) if len(tried) < ATTEMPTS_MAX else None
             if other is None:
                 if answer is not None:
                     return answer

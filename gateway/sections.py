@@ -172,6 +172,72 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return "b-" + hashlib.sha256(self.url.encode()).hexdigest()[:8]
 
 
+class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a request goes, of the backends that serve its model and are fit.
+
+    `explore_percent` is of the requests that a score decides on.
+    """
+
+    policy: Annotated[
+        Literal["fewest_waiting", "round_robin", "weighted"],
+        _is(
+            "What decides: fewest_waiting (the fewest waiting requests, then the least use of KV "
+            "memory), round_robin (turns) or weighted (weights alone).",
+            "choice",
+        ),
+    ] = "fewest_waiting"
+    explore_percent: Annotated[
+        float,
+        _is(
+            "Requests that go to any backend that is fit, whatever its score, so that a signal "
+            "that is wrong starves none.",
+            "percent",
+        ),
+        msgspec.Meta(ge=0, le=50),
+    ] = 1.0
+
+
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What decides for one model, where it is not as `[routing]` says."""
+
+    model: Annotated[str, _is("Name of the model.", "name of a model")]
+    policy: Annotated[
+        Literal["fewest_waiting", "round_robin", "weighted"],
+        _is("What decides for its requests, as in [routing].", "choice"),
+    ] = "fewest_waiting"
+    explore_percent: Annotated[
+        float,
+        _is("As in [routing], for this model.", "percent"),
+        msgspec.Meta(ge=0, le=50),
+    ] = 1.0
+
+    def __post_init__(self) -> None:
+        check_models((self.model,))
+
+
+class FallbackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who answers for a model of which no backend is fit: all are down or being drained, not merely
+    busy. The answer says so, and it is billed as the model that answered.
+
+    A key may forbid it (`tollbook keys create --no-fallback`), and never gets a model that it may
+    not call itself.
+    """
+
+    model: Annotated[str, _is("Name of the model that was asked for.", "name of a model")]
+    to: Annotated[
+        tuple[str, ...],
+        _is("Models that answer in its place, the first one that is fit.", "list of names"),
+    ]
+
+    def __post_init__(self) -> None:
+        check_models((self.model,))
+        check_models(self.to)
+        if "*" in (self.model, *self.to):
+            raise SettingsError("a fallback is from one model to others by their names, not to *")
+        if not self.to or self.model in self.to:
+            raise SettingsError(f"the fallback of {self.model} must name other models in `to`")
+
+
 class TimeoutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a backend may take. What runs out of time is billed for what was delivered."""
 

@@ -25,6 +25,7 @@ from gateway.observer import Observer
 from gateway.prober import Prober
 from gateway.registry import Registry
 from gateway.relay import Relay
+from gateway.routing.policy import Rules, Ruling
 from gateway.scraper import Scraper
 from gateway.settings import Settings, resolve_secret
 from gateway.stats import Stats
@@ -111,6 +112,7 @@ class Service:
             stats,
             wait_durable=settings.spool.durability == "power",
             drain_to_end=settings.gateway.drain_to_end,
+            ruling=ruling_of(settings),
         )
         self._prober = Prober(
             self.relay,
@@ -305,6 +307,14 @@ class Service:
             )
         yield from self._registry.gauges()
         yield from self._extra_gauges()
+
+
+def ruling_of(settings: Settings) -> Ruling:
+    """The rules of routing for each model, as they are set."""
+    return Ruling(
+        Rules(settings.routing.policy, settings.routing.explore_percent / 100),
+        {one.model: Rules(one.policy, one.explore_percent / 100) for one in settings.policies},
+    )
 
 
 def backends_of(settings: Settings, secret: Callable[[str], str]) -> list[Backend]:

@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +15,12 @@ import msgspec
 
 from gateway.sections import (
     BackendSettings,
+    FallbackSettings,
     GatewaySettings,
     KafkaSettings,
     LedgerSettings,
+    PolicySettings,
+    RoutingSettings,
     SpoolSettings,
     TimeoutSettings,
 )
@@ -34,12 +37,16 @@ from gateway.setting_values import (
 
 __all__ = [
     "CONFIG_DEFAULT",
+    "LISTS",
     "SECTIONS",
     "BackendSettings",
+    "FallbackSettings",
     "Field",
     "GatewaySettings",
     "KafkaSettings",
     "LedgerSettings",
+    "PolicySettings",
+    "RoutingSettings",
     "Settings",
     "SettingsError",
     "SpoolSettings",
@@ -66,6 +73,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     gateway: GatewaySettings = GatewaySettings()
     backends: tuple[BackendSettings, ...] = ()
+    routing: RoutingSettings = RoutingSettings()
+    policies: tuple[PolicySettings, ...] = ()
+    fallbacks: tuple[FallbackSettings, ...] = ()
     timeouts: TimeoutSettings = TimeoutSettings()
     spool: SpoolSettings = SpoolSettings()
     ledger: LedgerSettings = LedgerSettings()
@@ -76,20 +86,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("the address", [backend.url for backend in self.backends]),
             ("the name", [backend.id for backend in self.backends]),
         ):
-            twice = next((value for value in values if values.count(value) > 1), None)
-            if twice is not None:
+            if (twice := _twice(values)) is not None:
                 raise SettingsError(f"two backends have {what} {twice}; remove one of them")
+        if (twice := _twice([one.model for one in self.policies])) is not None:
+            raise SettingsError(f"two policies are for the model {twice}; remove one of them")
+        if (twice := _twice([one.model for one in self.fallbacks])) is not None:
+            raise SettingsError(f"two fallbacks are for the model {twice}; remove one of them")
 
 
 SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "gateway": GatewaySettings,
     "backends": BackendSettings,
+    "routing": RoutingSettings,
+    "policies": PolicySettings,
+    "fallbacks": FallbackSettings,
     "timeouts": TimeoutSettings,
     "spool": SpoolSettings,
     "ledger": LedgerSettings,
     "kafka": KafkaSettings,
 }
-"""The tables of tollbook.toml in the order in which they are shown; `backends` is a list."""
+"""The tables of tollbook.toml in the order in which they are shown."""
+
+LISTS: Final = frozenset(("backends", "policies", "fallbacks"))
+"""Those of them that there may be several of: `[[backends]]`."""
 
 
 def cache_folder() -> Path:
@@ -161,15 +180,15 @@ def settings_from(raw: Mapping[str, object]) -> Settings:
         if section not in raw:
             continue
         table = raw[section]
-        if section != "backends":
+        if section not in LISTS:
             values[section] = _table(section, table, cls)
         elif isinstance(table, list):
             values[section] = [
-                _table(f"backends[{index}]", one, cls) for index, one in enumerate(table, start=1)
+                _table(f"{section}[{index}]", one, cls) for index, one in enumerate(table, start=1)
             ]
         else:
             raise SettingsError(
-                "backends is a list of tables; write [[backends]], with two brackets"
+                f"{section} is a list of tables; write [[{section}]], with two brackets"
             )
     try:
         return msgspec.convert(values, Settings)
@@ -222,6 +241,11 @@ def _toml(value: object, kind: str) -> str | None:
     if isinstance(value, tuple):
         return "[" + ", ".join(f'"{one}"' for one in value) + "]"
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _twice(values: Sequence[str]) -> str | None:
+    """The first of `values` that stands there again; null if none does."""
+    return next((value for value in values if values.count(value) > 1), None)
 
 
 def _table(place: str, table: object, cls: type[msgspec.Struct]) -> dict[str, object]:

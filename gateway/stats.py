@@ -37,6 +37,7 @@ class Stats:
         self.finished: Counter[tuple[str, str]] = Counter()  # (endpoint, outcome)
         self.rejected: Counter[str] = Counter()  # code
         self.unauthorized = 0
+        self.picks: Counter[tuple[str, str]] = Counter()  # (backend, how)
         self.attempts_failed: Counter[tuple[str, str]] = Counter()  # (backend, reason)
         self.tokens: Counter[str] = Counter()  # bucket
         self.basis: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from gateway.settings import SECTIONS, Field, fields
+from gateway.settings import LISTS, SECTIONS, Field, fields
 
 _HOW: Final = "<!-- Written by `python -m gateway.cli.docs`; change the program, then run it. -->\n"
 
@@ -30,7 +30,7 @@ def configuration_page() -> str:
         '`"1 GiB"`.\n',
     ]
     for section, group in groupby(fields(), key=lambda field: field.section):
-        brackets = f"[[{section}]]" if section == "backends" else f"[{section}]"
+        brackets = f"[[{section}]]" if section in LISTS else f"[{section}]"
         about = inspect.cleandoc(SECTIONS[section].__doc__ or "").split("\n\n")[0]
         parts.append(f"## `{brackets}`\n\n{about}\n")
         parts.append("\n".join(_settings_table(group)) + "\n")

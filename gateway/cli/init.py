@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from gateway.cli.failure import Stop
-from gateway.settings import CONFIG_DEFAULT, Field, fields
+from gateway.settings import CONFIG_DEFAULT, LISTS, Field, fields
 
 _WIDTH: Final = 96
 
@@ -18,14 +18,20 @@ _HEAD: Final = """\
 # a line may be removed. Sizes are bytes or text such as "256 MiB". docs/configuration.md has more.
 """
 
-_BACKEND: Final = """\
-# One block for each model server; take away the first sign of each line to use it.
-"""
+_LISTS: Final = {
+    "backends": "One block for each model server; take away the first sign of each line to use it.",
+    "policies": "One block for each model that goes by rules of its own.",
+    "fallbacks": "One block for each model for which others may answer.",
+}
+"""What stands above the example of a table that there may be several of."""
 
 _EXAMPLES: Final = {
     ("backends", "url"): '"http://127.0.0.1:8000"',
     ("backends", "name"): '"gpu-1"',
     ("backends", "key"): '"env:BACKEND_KEY"',
+    ("policies", "model"): '"llama"',
+    ("fallbacks", "model"): '"llama"',
+    ("fallbacks", "to"): '["llama-q4"]',
     ("ledger", "url"): '"postgresql+psycopg://tollbook@db.example/tollbook"',
     ("kafka", "ca_file"): '"kafka-ca.pem"',
     ("kafka", "cert_file"): '"tollbook.pem"',
@@ -63,10 +69,12 @@ def config_text(table: Iterable[Field]) -> str:
     """The text of a tollbook.toml that loads to exactly the defaults. Pure."""
     parts = [_HEAD]
     for section, group in groupby(table, key=lambda field: field.section):
-        if section == "backends":
+        if section in LISTS:
             lines = "\n".join(_lines(group))
-            example = textwrap.indent(f"[[backends]]\n{lines}", "# ", lambda line: True)
-            parts.append(_BACKEND + "\n".join(line.rstrip() for line in example.split("\n")))
+            example = textwrap.indent(f"[[{section}]]\n{lines}", "# ", lambda line: True)
+            parts.append(
+                f"# {_LISTS[section]}\n" + "\n".join(line.rstrip() for line in example.split("\n"))
+            )
         else:
             parts.append("\n".join([f"[{section}]", *_lines(group)]))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
@@ -79,5 +87,5 @@ def _lines(table: Iterable[Field]) -> Iterator[str]:
             yield f"# {line}"
         value = field.default or _EXAMPLES[field.section, field.name]
         # In a block that is itself a comment, what need not be given stays one when it is used.
-        optional = field.default is None or field.section == "backends"
+        optional = field.default is None or field.section in LISTS
         yield f"{'# ' if optional and not field.required else ''}{field.name} = {value}"

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from gateway.cli.init import config_text
 from gateway.kafka_access import access_of
 from gateway.settings import (
+    LISTS,
     SECTIONS,
     BackendSettings,
     LedgerSettings,
+    PolicySettings,
     Settings,
     SettingsError,
     fields,
@@ -94,7 +96,7 @@ def test_a_backends_id_is_stable_and_shows_no_address() -> None:
     [
         ("[gatway]", ["gatway", "did you mean gateway?"]),
         ("[gateway]\nprot = 1", ["gateway.prot", "did you mean gateway.port?"]),
-        ("[zzzz]", ["zzzz", "known here: gateway, backends, timeouts, spool"]),
+        ("[zzzz]", ["zzzz", "known here: gateway, backends, routing, policies, fallbacks"]),
         ("[spool]\nlimit_byte = 1", ["did you mean spool.limit_bytes?"]),
         ('[[backends]]\nurl = "http://a"\nurll = 1', ["backends[1].urll", "backends[1].url?"]),
         ('[gateway]\nport = "80"', ["gateway.port", "expected int, got str"]),
@@ -107,6 +109,11 @@ def test_a_backends_id_is_stable_and_shows_no_address() -> None:
         ('[gateway]\nmodels = [""]', ["empty name"]),
         ("gateway = 3", ["gateway is a table", "[gateway]"]),
         ("[backends]\nurl = 'http://a'", ["[[backends]]"]),
+        ("[policies]\nmodel = 'm'", ["write [[policies]]"]),
+        ("[[policies]]\nmodel = 'm'\n[[policies]]\nmodel = 'm'", ["two policies", "model m"]),
+        ("[[policies]]\nmodel = ''", ["policies[1]", "empty name"]),
+        ("[routing]\npolicy = 'fastest'", ["routing.policy", "fewest_waiting, round_robin"]),
+        ("[routing]\nexplore_percent = 51", ["routing.explore_percent", "<= 50"]),
         ("[[backends]]\nname = 'x'", ["backends[1]", "must be given: url"]),
         ("[[backends]]\nurl = 'a'", ["'a' is not the address of a backend"]),
         ("[[backends]]\nurl = 'http://a:b'", ["not the address of a backend"]),
@@ -215,7 +222,7 @@ def test_the_written_file_loads_to_exactly_the_defaults(tmp_path: Path) -> None:
     assert load_settings(file) == Settings()
     live = tomllib.loads(text)
     for section, cls in SECTIONS.items():
-        if section != "backends":
+        if section not in LISTS:
             defaults = {
                 field.name for field in msgspec.structs.fields(cls) if field.default is not None
             }
@@ -295,14 +302,17 @@ def test_the_address_of_the_ledger_may_stand_elsewhere(
         ledger_url_of(LedgerSettings(url="env:NO_BOOKS"))
 
 
-def test_the_written_example_of_a_backend_loads_too(tmp_path: Path) -> None:
+def test_the_written_examples_of_lists_load_too(tmp_path: Path) -> None:
     lines = config_text(fields()).splitlines()
-    begin = lines.index("# [[backends]]")
-    end = lines.index("", begin)
-    lines[begin:end] = [line.removeprefix("# ") for line in lines[begin:end]]
+    for section in LISTS:
+        begin = lines.index(f"# [[{section}]]")
+        end = lines.index("", begin)
+        lines[begin:end] = [line.removeprefix("# ") for line in lines[begin:end]]
     file = tmp_path / "tollbook.toml"
     file.write_text("\n".join(lines))
-    assert load_settings(file).backends == (BackendSettings(url="http://127.0.0.1:8000"),)
+    settings = load_settings(file)
+    assert settings.backends == (BackendSettings(url="http://127.0.0.1:8000"),)
+    assert settings.policies == (PolicySettings(model="llama"),)
     whole = [line.removeprefix("# ") if " = " in line else line for line in lines]
     file.write_text("\n".join(whole))
     assert load_settings(file).backends[0].name == "gpu-1"
