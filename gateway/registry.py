@@ -1,13 +1,15 @@
 """Keys and prices as one serving process knows them: from the log on this disk, or from Kafka."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.errors import Overloaded
 from ledger.errors import LedgerError
 from ledger.folds.book import Book
+from ledger.folds.routing import RoutingView
 from streams.errors import StreamsError
+from streams.local.routed import RoutedFile
 from streams.log.registry import RegistryTail
 
 log = logging.getLogger("tollbook.gateway")
@@ -46,15 +48,26 @@ class Registry(Protocol):
         """Its metrics."""
         ...
 
+    def routing(self) -> Iterable[RoutingView]:
+        """What all gateways said last of all backends, this one before it ended too."""
+        ...
+
+    def routing_complete(self) -> bool:
+        """True if `routing` gives all there is, and not only what a snapshot had."""
+        ...
+
 
 class LocalRegistry:
-    """The registry log in the data directory. What is known stays while it cannot be read."""
+    """The registry log in the data directory, and the views that its runner keeps in a file. What
+    is known stays while it cannot be read."""
 
-    def __init__(self, tail: RegistryTail) -> None:
+    def __init__(self, tail: RegistryTail, routed: RoutedFile) -> None:
         self._tail = tail
+        self._routed = routed
         self._fault: str | None = None
 
     def start(self) -> None:
+        self._routed.start()
         self.poll()
 
     async def stop(self) -> None:
@@ -83,6 +96,12 @@ class LocalRegistry:
     def gauges(self) -> Iterable[Gauge]:
         return ()
 
+    def routing(self) -> Iterable[RoutingView]:
+        return self._routed.views().values()
+
+    def routing_complete(self) -> bool:
+        return True
+
 
 class Feed(Protocol):
     """What is asked of `streams.kafka.feed.Feed`, which is imported only where Kafka is set."""
@@ -102,6 +121,7 @@ class Feed(Protocol):
     def note(self) -> str | None: ...
     def faults(self) -> Sequence[str]: ...
     def age_seconds(self) -> float | None: ...
+    def routing(self) -> Mapping[tuple[str, str], RoutingView]: ...
 
 
 class KafkaFed:
@@ -144,3 +164,9 @@ class KafkaFed:
         yield "tollbook_feed_lag_records", "Records of the feed not read yet.", {}, self.feed.lag
         if age is not None:
             yield "tollbook_feed_age_seconds", "Since Kafka was last heard of.", {}, age
+
+    def routing(self) -> Iterable[RoutingView]:
+        return self.feed.routing().values()
+
+    def routing_complete(self) -> bool:
+        return self.feed.live

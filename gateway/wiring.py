@@ -35,6 +35,7 @@ from ledger.clock import Clock, SystemClock
 from ledger.identity import mint_id
 from streams.errors import KafkaError, TopicsWrong
 from streams.local.layout import Layout
+from streams.local.routed import RoutedFile
 from streams.log.registry import RegistryTail
 from streams.log.spool import SpoolWriter
 
@@ -204,7 +205,7 @@ def registry_of(settings: Settings, layout: Layout, clock: Clock) -> Registry:
     """Where this installation's keys and prices come from."""
     access = access_of(settings.kafka)
     if access is None:
-        return LocalRegistry(RegistryTail(layout.registry_log))
+        return LocalRegistry(RegistryTail(layout.registry_log), RoutedFile(layout))
     # Only here: an embedded installation needs no Kafka client.
     from streams.kafka.feed import Feed
 

@@ -26,6 +26,9 @@ PROBE_SECONDS = 2.0
 DIAGNOSE_SECONDS = 30.0
 """How often it is looked for a backend elsewhere that refuses at its address."""
 
+FRESH_SECONDS = 10.0
+"""How old a view may be that says of a backend that it is down, and is believed at a start."""
+
 PROBE_SECONDS_MAX = 5.0
 """A server that needs longer for its list of models is busy beyond use or hangs. One that answered
 a request meanwhile is only busy."""
@@ -204,7 +207,7 @@ def _restored(view: RoutingView, now: datetime, monotonic: float) -> Breaker:
     state = view.state or ("closed" if view.up else "open")
     age = max((now - view.observed_at).total_seconds(), 0.0)
     had = 1.0 if view.share is None else float(view.share)
-    return rule.restored(state, had, monotonic - age, fresh=now < view.expires_at)
+    return rule.restored(state, had, monotonic - age, fresh=age < FRESH_SECONDS)
 
 
 def _say_why(task: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ There is one view for each pair of backend and gateway. A view has an epoch, the
 gateway that wrote it, and it expires: an expired one says nothing, never that a backend is down.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -88,6 +89,28 @@ def fold_view(
         appended_ms=appended_ms,
         offset=offset,
     )
+
+
+class Others(msgspec.Struct, frozen=True):
+    """What other gateways tell now: their requests `in_flight` by backend, and how many gateways
+    there are that do."""
+
+    in_flight: dict[str, int]
+    gateways: int
+
+
+def seen_by_others(views: Iterable[RoutingView], gateway: str, now: datetime) -> Others:
+    """What gateways other than `gateway` say in views that are good at `now`.
+
+    One that has ended, or is not heard of any more, has nothing at any backend.
+    """
+    in_flight: dict[str, int] = {}
+    gateways: set[str] = set()
+    for view in views:
+        if view.gateway != gateway and view.expires_at > now:
+            gateways.add(view.gateway)
+            in_flight[view.backend_id] = in_flight.get(view.backend_id, 0) + view.in_flight
+    return Others(in_flight, len(gateways))
 
 
 def is_gone(view: RoutingView, now_ms: int) -> bool:

@@ -1,0 +1,81 @@
+"""What outlives a serving process: how its backends were when it ended, and what other gateways
+have at them now.
+
+Both are read from the views that gateways write every two seconds: from Kafka, or from the
+runner's file. Nothing here waits, and without any view a process begins as one that knows nothing.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gateway.backends.pool import Pool
+from ledger.clock import Clock
+from ledger.folds.routing import RoutingView, seen_by_others
+
+log = logging.getLogger("tollbook.memory")
+
+LOOK_SECONDS: Final = 0.5
+"""How often views of others are looked at: they are told every two seconds."""
+
+
+class Memory:
+    """Keeps `pool` at what `views` say, for the serving process `name` that writes as `source`.
+
+    `views` gives all that are known; `complete` is true once these are all there are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        pool: Pool,
+        views: Callable[[], Iterable[RoutingView]],
+        complete: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._pool = pool
+        self._views = views
+        self._complete = complete
+        self._clock = clock
+        self._looked_at = float("-inf")
+        self._begins = True
+        self._had_part = False
+        self.before: dict[str, RoutingView] = {}
+        """By backend, what the last process of this name said last."""
+
+    def start(self) -> None:
+        """Begin as the last process of this name ended. Call it before backends are asked."""
+        self._look()
+
+    def tick(self) -> None:
+        """Look again, if it is time to. Cheap: it is called a few times a second."""
+        if self._clock.monotonic() - self._looked_at >= LOOK_SECONDS:
+            self._look()
+
+    def _look(self) -> None:
+        self._looked_at = self._clock.monotonic()
+        views = [view for view in self._views() if view.source != self._source]
+        if self._begins:
+            self._restore(views)
+        others = seen_by_others(views, self._name, self._clock.now())
+        for backend in self._pool.backends.values():
+            backend.others_in_flight = others.in_flight.get(backend.backend_id, 0)
+        self._pool.live_gateways = others.gateways + 1
+
+    def _restore(self, views: list[RoutingView]) -> None:
+        """Begin from `views`: from what a snapshot had, and again from all there is, but never over
+        what this process has learned from requests of its own."""
+        complete = self._complete()
+        self._begins = not complete
+        if any(backend.requests for backend in self._pool.backends.values()):
+            self._begins = False
+            return
+        if not views or (self._had_part and not complete):
+            return
+        self._had_part = True
+        self.before = {view.backend_id: view for view in views if view.gateway == self._name}
+        self._pool.restore(views, self._name, self._clock.now())
+        log.info("routing goes on from %d views of backends", len(views))

@@ -1,0 +1,144 @@
+"""What a serving process has of the one before it, and of its neighbours."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from gateway.backends.pool import Backend, Pool
+from gateway.memory import LOOK_SECONDS, Memory
+from ledger.folds.routing import RoutingView, seen_by_others
+from tests.gateway.test_scraper import Pages
+from tests.streams.builders import FakeClock
+
+OWN = "/gateway/box/2"
+
+
+class House:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.pool = Pool([_backend("a"), _backend("b")], Pages((200, b"")), self.clock)
+        self.known: list[RoutingView] = []
+        self.complete = True
+        self.memory = Memory(
+            "box", OWN, self.pool, lambda: self.known, lambda: self.complete, self.clock
+        )
+
+    def view(self, backend: str, gateway: str, age: float = 1.0, **more: object) -> RoutingView:
+        """A view that was said so many seconds ago."""
+        at = self.clock.now() - timedelta(seconds=age)
+        said = {
+            "backend_id": backend,
+            "gateway": gateway,
+            "up": True,
+            "source": f"/gateway/{gateway}/1",
+            "sequence": 1,
+            "observed_at": at,
+            "expires_at": at + timedelta(seconds=10),
+            "appended_ms": 0,
+            "offset": 0,
+            "state": "closed",
+            "share": "1",
+        }
+        return msgspec.convert(said | more, RoutingView)
+
+    def look(self) -> None:
+        self.clock.advance(LOOK_SECONDS)
+        self.memory.tick()
+
+    def others(self) -> list[int]:
+        return [backend.others_in_flight for backend in self.pool.backends.values()]
+
+
+def _backend(name: str) -> Backend:
+    return Backend(name, "http://h", key=None, engine=None, models=None, any_model=True)
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def test_a_start_goes_on_where_the_last_process_of_this_name_ended(house: House) -> None:
+    own = house.view("a", "box", state="open", share="0", first_token_us=41, between_tokens_us=7)
+    house.known = [house.view("a", "other", first_token_us=1), own, house.view("b", "box")]
+    house.memory.start()
+    a, b = house.pool.backends.values()
+    assert (a.breaker.state, a.first_token_us, a.between_tokens_us) == ("open", 41, 7)
+    assert b.breaker.state == "closed"
+    assert house.memory.before["a"] == own and len(house.memory.before) == 2
+
+
+def test_the_last_word_of_an_orderly_end_is_believed_although_it_has_run_out(house: House) -> None:
+    now = house.clock.now()
+    house.known = [house.view("a", "box", 2.0, state="open", share="0", expires_at=now)]
+    house.memory.start()
+    assert house.pool.backends["a"].breaker.state == "open"
+
+
+def test_an_old_view_never_means_that_a_backend_is_down(house: House) -> None:
+    house.known = [house.view("a", "box", 3600.0, state="open", share="0")]
+    house.memory.start()
+    assert house.pool.backends["a"].breaker.state == "half_open"
+
+
+def test_without_any_view_a_process_begins_as_one_that_knows_nothing(house: House) -> None:
+    house.memory.start()
+    assert {one.breaker.state for one in house.pool.backends.values()} == {"closed"}
+    assert house.pool.live_gateways == 1
+
+
+def test_a_snapshot_is_begun_from_and_then_all_that_is_known(house: House) -> None:
+    house.complete = False
+    house.known = [house.view("a", "box", first_token_us=1)]
+    house.memory.start()
+    backend = house.pool.backends["a"]
+    assert backend.first_token_us == 1
+    house.known = [house.view("a", "box", first_token_us=2)]
+    house.look()
+    assert backend.first_token_us == 1, "not again and again from what is no more than a part"
+    house.complete = True
+    house.look()
+    assert backend.first_token_us == 2
+    house.known = [house.view("a", "box", first_token_us=3)]
+    house.look()
+    assert backend.first_token_us == 2, "it has begun"
+
+
+def test_nothing_is_put_over_what_own_requests_have_shown(house: House) -> None:
+    house.complete = False
+    house.memory.start()
+    backend = house.pool.backends["a"]
+    backend.give_back(backend.take())
+    house.known = [house.view("a", "box", first_token_us=2)]
+    house.complete = True
+    house.look()
+    assert backend.first_token_us is None
+
+
+def test_others_have_in_flight_what_they_say_while_it_is_good(house: House) -> None:
+    house.known = [
+        house.view("a", "one", in_flight=3),
+        house.view("a", "two", in_flight=4),
+        house.view("b", "two", in_flight=5),
+        house.view("a", "gone", age=11.0, in_flight=100),
+        house.view("a", "box", in_flight=1000),
+        house.view("c", "one", in_flight=7),
+        house.view("a", "box", in_flight=1000, source=OWN),
+    ]
+    house.memory.start()
+    assert (house.others(), house.pool.live_gateways) == ([7, 5], 3)
+    house.known = [house.view("b", "two", in_flight=1)]
+    house.memory.tick()
+    assert house.others() == [7, 5], "not more often than it has to be"
+    house.look()
+    assert (house.others(), house.pool.live_gateways) == ([0, 1], 2)
+    house.clock.advance(10)
+    house.look()
+    assert (house.others(), house.pool.live_gateways) == ([0, 0], 1), "its view has run out"
+
+
+def test_a_gateway_that_said_its_last_word_has_nothing_anywhere(house: House) -> None:
+    now = house.clock.now()
+    ended = house.view("a", "one", age=0.0, in_flight=3, expires_at=now)
+    assert seen_by_others([ended], "box", now).gateways == 0
