@@ -1,0 +1,118 @@
+"""Whether a rolling update goes on, is held, or is rolled back."""
+
+from math import comb
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cli.backend_shift import parse_steps
+from gateway.cli.shifting import (
+    Limits,
+    Pace,
+    Verdict,
+    chance,
+    judge,
+    pace,
+    together,
+    unreached,
+)
+from ledger.folds.routing import RoutingView
+from tests.support.events import START, after
+
+OLD = Pace(1000, 2, 100_000)
+
+
+def view(gateway: str = "g1", backend_id: str = "new", **more: Any) -> RoutingView:
+    values: dict[str, Any] = {
+        "up": True,
+        "source": f"/gateway/{gateway}/1",
+        "sequence": 7,
+        "observed_at": START,
+        "expires_at": after(10),
+        "appended_ms": 0,
+        "offset": 0,
+    }
+    return RoutingView(backend_id=backend_id, gateway=gateway, **(values | more))
+
+
+@pytest.mark.parametrize(
+    ("new", "verdict"),
+    [
+        (Pace(200, 0, 110_000), "good"),
+        (Pace(200, 2, 110_000), "good"),
+        (Pace(200, 20, 110_000), "bad"),
+        (Pace(3, 3, None), "bad"),
+        (Pace(3, 0, 110_000), "few"),
+        (Pace(0, 0, None), "few"),
+        (Pace(200, 0, 160_000), "slow"),
+        (Pace(200, 0, None), "good"),
+    ],
+)
+def test_more_failures_roll_back_and_late_first_tokens_hold(new: Pace, verdict: Verdict) -> None:
+    assert judge(OLD, new, Limits()).verdict == verdict
+
+
+def test_a_ratio_alone_is_not_slow_where_nobody_would_notice() -> None:
+    assert judge(Pace(100, 0, 2_000), Pace(100, 0, 9_000), Limits()).verdict == "good"
+
+
+def test_where_the_old_tell_too_little_a_few_failures_beyond_the_limit_are_enough() -> None:
+    assert judge(Pace(), Pace(100, 2, None), Limits()).verdict == "good"
+    assert judge(Pace(), Pace(100, 3, None), Limits()).verdict == "bad"
+    assert judge(Pace(), Pace(1000, 3, None), Limits()).verdict == "good"
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
+def test_the_chance_is_that_of_fishers_exact_test(
+    old: int, old_failed: int, new: int, new_failed: int
+) -> None:
+    old_failed, new_failed = min(old_failed, old), min(new_failed, new)
+    failed = old_failed + new_failed
+    ways = sum(
+        comb(new, count) * comb(old, failed - count)
+        for count in range(new_failed, min(new, failed) + 1)
+    )
+    exact = ways / comb(old + new, failed) if new_failed else 1.0
+    assert chance(Pace(old, old_failed), Pace(new, new_failed)) == pytest.approx(exact)
+
+
+@given(st.tuples(*[st.integers(0, 10**6)] * 4))
+def test_the_chance_is_one_for_any_counts(counts: tuple[int, int, int, int]) -> None:
+    old, old_failed, new, new_failed = counts
+    found = chance(Pace(old, old_failed % 1000), Pace(new, new_failed % 1000))
+    assert -1e-9 <= found <= 1 + 1e-6
+
+
+def test_pace_is_what_came_since_and_a_new_process_counts_from_its_start() -> None:
+    before = {
+        ("new", "g1"): view(requests=100, failures=5),
+        ("new", "g2"): view("g2", requests=900, failures=9),
+    }
+    views = [
+        view(requests=110, failures=6, first_token_us=100),
+        view("g2", source="/gateway/g2/2", requests=30, failures=0, first_token_us=500),
+        view("g3", requests=7, expires_at=START),
+        view("g1", "other", requests=70),
+    ]
+    assert pace(before, views, ["new"], after(1)) == Pace(40, 1, (10 * 100 + 30 * 500) // 40)
+
+
+def test_paces_add_up_and_the_last_first_token_stands() -> None:
+    assert together(Pace(1, 1, 5), Pace(2, 0, None)) == Pace(3, 1, 5)
+    assert together(Pace(1, 1, 5), Pace(2, 0, 7)) == Pace(3, 1, 7)
+
+
+def test_a_backend_is_reached_if_one_gateway_reaches_it() -> None:
+    down = view("g2", up=False, fault="refused")
+    assert unreached([view(), down], ["new"], START) == ()
+    assert unreached([down], ["new"], START) == ("new: refused",)
+    assert unreached([view(expires_at=START)], ["new"], START) == ("new: no gateway tells of it",)
+
+
+def test_steps_rise() -> None:
+    assert parse_steps("5, 50,100") == (5, 50, 100)
+    for wrong in ("", "5,5", "50,5", "0,5", "101", "five"):
+        with pytest.raises(ValueError, match="steps"):
+            parse_steps(wrong)
