@@ -176,15 +176,19 @@ class Call:
         return max(monotonic - self.started - self.upstream, 0.0)
 
     def route_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers that tell which backend it was and why; none before one was chosen."""
+        """The headers that tell which backend it was and why, and which model if it is another than
+        was asked for; none before one was chosen."""
         backend, choice = self.backend, self.choice
         if backend is None or choice is None:
             return []
         route = f"score={choice.score_text}; {', '.join(choice.reasons)}"
-        return [
+        headers = [
             (b"x-tollbook-backend", backend.backend_id.encode()),
-            (b"x-tollbook-route", route.encode()),
+            (b"x-tollbook-route", _header_text(route)),
         ]
+        if self.asked_model is not None:
+            headers.append((b"x-tollbook-fallback", _header_text(self.wish.model)))
+        return headers
 
     def begin_stream(self, meter: Meter, monotonic: float) -> None:
         """The head of a stream is about to go out: from now on waiting is no overhead."""
@@ -302,6 +306,13 @@ class Call:
                 overhead_us=_us(self.overhead(monotonic)),
             ),
         )
+
+
+def _header_text(text: str) -> bytes:
+    """`text` as a header can hold it: a model's name may have any characters."""
+    if text.isascii() and text.isprintable():
+        return text.encode()
+    return ascii(text)[1:-1].encode()
 
 
 def _us(seconds: float) -> int:

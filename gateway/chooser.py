@@ -2,10 +2,14 @@
 
 from collections import Counter
 
+import msgspec
+
 from gateway.backends.pool import Backend, Pool
 from gateway.call import Call
-from gateway.routing.policy import Ruling, Wanted, choose
+from gateway.routing.policy import Choice, Ruling, Wanted, choose
 from gateway.stats import Stats
+
+FALLEN_BACK = "fallback, as no backend of the model asked for is fit"
 
 TURNS_MAX = 1_000
 """Models whose requests are counted for turns. A backend that takes any name has no end of them."""
@@ -24,11 +28,13 @@ class Chooser:
         """The backend for the next try of `call`, told in `call.choice`; null if none is left.
 
         `tried` are those that failed it. Whoever calls the backend leases it at once: so the next
-        choice, even in the same moment, sees this one in flight.
+        choice, even in the same moment, sees this one in flight. Where no backend of its model is
+        fit, it is one of the first model in `call.fallbacks` that has one.
         """
         model = call.wish.model
-        wanted = Wanted(call.request_id, model, tried, call.only, self._turns[model])
-        choice = choose(wanted, self._pool.views(), self._ruling.of(model))
+        choice = self._choice(call, model, tried)
+        if (choice is None or choice.last_resort) and call.fallbacks:
+            model, choice = self._other(call, model, tried, choice)
         if choice is None:
             return None
         if len(self._turns) >= TURNS_MAX:
@@ -37,3 +43,21 @@ class Chooser:
         self._stats.picks[choice.backend_id, choice.how] += 1
         call.choice = choice
         return self._pool.backends[choice.backend_id]
+
+    def _choice(self, call: Call, model: str, tried: tuple[str, ...]) -> Choice | None:
+        wanted = Wanted(call.request_id, model, tried, call.only, self._turns[model])
+        return choose(wanted, self._pool.views(), self._ruling.of(model))
+
+    def _other(
+        self, call: Call, model: str, tried: tuple[str, ...], choice: Choice | None
+    ) -> tuple[str, Choice | None]:
+        """The model that answers in place of `model`, and where; as it was if none can."""
+        for name in call.fallbacks:
+            found = self._choice(call, name, tried)
+            if found is not None and not found.last_resort:
+                asked = call.asked_model or model
+                self._stats.fallbacks[asked, name] += 1
+                call.fall_back(name)
+                reasons = (FALLEN_BACK, *found.reasons)
+                return name, msgspec.structs.replace(found, reasons=reasons)
+        return model, choice

@@ -99,6 +99,12 @@ class GatewayCollector(Collector):
             stats.picks.items(),
         )
         yield _counter(
+            "tollbook_fallbacks",
+            "Requests for which another model was asked, since no backend of theirs was fit.",
+            ("model", "to"),
+            stats.fallbacks.items(),
+        )
+        yield _counter(
             "tollbook_attempts_failed",
             "Calls to a backend that failed before the first byte.",
             ("backend", "reason"),

@@ -143,6 +143,7 @@ class Service:
         """Serve connections to `door` until told to stop; then finish what runs and say so."""
         self._registry.start()
         self._follow()
+            fallbacks={one.model: one.to for one in settings.fallbacks},
         self._memory.start()
         self._mark()
         await self._pool.start()

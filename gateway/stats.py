@@ -38,6 +38,7 @@ class Stats:
         self.rejected: Counter[str] = Counter()  # code
         self.unauthorized = 0
         self.picks: Counter[tuple[str, str]] = Counter()  # (backend, how)
+        self.fallbacks: Counter[tuple[str, str]] = Counter()  # (asked model, answering model)
         self.attempts_failed: Counter[tuple[str, str]] = Counter()  # (backend, reason)
         self.tokens: Counter[str] = Counter()  # bucket
         self.basis: Counter[str] = Counter()

@@ -73,7 +73,11 @@ def backend(url: str, name: str, **more: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def door(
-    directory: Path, backends: Sequence[Table], *args: str, ready: bool = True, **tables: Table
+    directory: Path,
+    backends: Sequence[Table],
+    *args: str,
+    ready: bool = True,
+    **tables: Table | Sequence[Table],
 ) -> Iterator[Gateway]:
     """`tollbook serve` with a configuration file; its data is `directory`/data, shared by all."""
     port = free_port()

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.doors import Key, ask, backend, door, new_key
+from tests.gateway.doors import Key, ask, backend, door, ended, new_key
 from tests.support import processes
 from tests.support.fake_backend import KEY
 from tests.support.processes import (
     Answer,
     Backend,
     Gateway,
+    call,
     tollbook,
     tollbook_json,
     wait_until,
@@ -109,3 +110,45 @@ def test_a_backend_is_added_drained_stopped_and_removed_under_load(tmp_path: Pat
         assert set(shares(loads)) == {"two"}
         wait_until("it is forgotten", lambda: set(listed(data)) == {"two"})
         assert KEY not in gateway.output() and "Traceback" not in gateway.output()
+
+
+@pytest.mark.e2e
+def test_a_smaller_model_answers_is_named_and_is_billed_as_what_it_was(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ExitStack() as stack:
+        big = stack.enter_context(processes.backend(tmp_path, models="fake-big"))
+        small = stack.enter_context(processes.backend(tmp_path, models="fake-small"))
+        servers = [backend(big.url, "one"), backend(small.url, "two")]
+        to = [{"model": "fake-big", "to": ["fake-small"]}]
+        gateway = stack.enter_context(door(tmp_path, servers, fallbacks=to))
+        key, strict = new_key(data, "all"), new_key(data, "strict", "--no-fallback")
+        few = new_key(data, "few", "--models", "fake-big")
+        for one in (key, strict, few):
+            wait_until("the key is known", lambda one=one: ask(gateway, one, "x").status != 401)
+        usual = ask(gateway, key, "fake-big")
+        assert usual.headers["x-tollbook-backend"] == "one"
+        assert "x-tollbook-fallback" not in usual.headers
+        big.kill()
+        # The first one finds out by itself, the later ones know.
+        for stream in (False, True, False):
+            answer = ask(gateway, key, "fake-big", stream=stream)
+            assert answer.status == 200 and answer.headers["x-tollbook-backend"] == "two"
+            assert answer.headers["x-tollbook-fallback"] == "fake-small"
+            assert b"fake-small" in answer.body and b"fake-big" not in answer.body
+        assert "fallback, as no backend" in answer.headers["x-tollbook-route"]
+        refusals = 0
+        for one in (strict, few):
+            refused = ask(gateway, one, "fake-big")
+            assert refused.status in (502, 503)
+            # A call is billed, if for nothing, once a backend was tried.
+            refusals += "x-tollbook-backend" in refused.headers
+        end = ended(data, answer.headers["x-request-id"])
+        assert (end.model, end.asked_model) == ("fake-small", "fake-big")
+        metrics = call(f"{gateway.url}/metrics").body.decode()
+        assert 'tollbook_fallbacks_total{model="fake-big",to="fake-small"} 3.0' in metrics
+    billed = Counter[str]()
+    for row in tollbook_json(data, "bill", "--by", "model")["rows"]:
+        billed[row["model"]] += row["requests"]
+    # Those of the two keys without a fallback failed, and stand on the bill without tokens.
+    assert billed == {"fake-big": 1 + refusals, "fake-small": 3}
+    assert tollbook(data, "audit").returncode == 0
