@@ -42,13 +42,14 @@ class Memory:
         self._clock = clock
         self._looked_at = float("-inf")
         self._begins = True
-        self._had_part = False
+        self._had_part = self._asked = False
         self.before: dict[str, RoutingView] = {}
         """By backend, what the last process of this name said last."""
 
     def start(self) -> None:
         """Begin as the last process of this name ended. Call it before backends are asked."""
         self._look()
+        self._asked = True
 
     def tick(self) -> None:
         """Look again, if it is time to. Cheap: it is called a few times a second."""
@@ -73,6 +74,9 @@ class Memory:
         if any(backend.requests for backend in self._pool.backends.values()):
             self._begins = False
             return
+        if self._asked:
+            # Backends were asked meanwhile: that is newer than what any other gateway sees.
+            views = [view for view in views if view.gateway == self._name]
         if not views or (self._had_part and not complete):
             return
         self._had_part = True

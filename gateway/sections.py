@@ -195,6 +195,15 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ),
         msgspec.Meta(ge=0, le=50),
     ] = 1.0
+    signal_seconds: Annotated[
+        float,
+        _is(
+            "How often each serving process reads from each engine how busy it is (/metrics, and "
+            "/slots of llama.cpp); 0: never, and only what it sent there itself is known.",
+            "seconds",
+        ),
+        msgspec.Meta(ge=0, le=SECONDS_MAX),
+    ] = 2.0
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

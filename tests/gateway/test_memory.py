@@ -105,6 +105,26 @@ def test_a_snapshot_is_begun_from_and_then_all_that_is_known(house: House) -> No
     assert backend.first_token_us == 2, "it has begun"
 
 
+def test_what_others_see_is_not_put_over_what_own_probes_have_shown(house: House) -> None:
+    house.complete = False
+    house.memory.start()
+    house.known = [
+        house.view("a", "other", state="open", share="0"),
+        house.view("b", "box", state="open", share="0"),
+    ]
+    house.complete = True
+    house.look()
+    assert [one.breaker.state for one in house.pool.backends.values()] == ["closed", "open"]
+
+
+def test_where_nothing_of_its_own_is_known_it_begins_from_what_others_see(house: House) -> None:
+    house.known = [house.view("a", "other", state="open", share="0", first_token_us=7)]
+    house.memory.start()
+    a = house.pool.backends["a"]
+    assert (a.breaker.state, a.first_token_us) == ("open", 7)
+    assert house.memory.before == {}
+
+
 def test_nothing_is_put_over_what_own_requests_have_shown(house: House) -> None:
     house.complete = False
     house.memory.start()
