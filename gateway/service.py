@@ -102,6 +102,7 @@ class Service:
             clock,
             stats,
             seconds=settings.gateway.scrape_seconds if leads else 0,
+            signal_seconds=settings.routing.signal_seconds,
         )
         self.relay = Relay(
             journal,
