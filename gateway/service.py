@@ -133,6 +133,7 @@ class Service:
             book=registry.book,
             hash_key=hash_key,
             body_bytes_max=settings.gateway.body_bytes_max,
+            fallbacks={one.model: one.to for one in settings.fallbacks},
         )
         collector = GatewayCollector(stats, Gauges(self._gauges))
         app = create_app(self._desk, readiness=self.readiness, metrics=lambda: render(collector))
@@ -144,7 +145,6 @@ class Service:
         """Serve connections to `door` until told to stop; then finish what runs and say so."""
         self._registry.start()
         self._follow()
-            fallbacks={one.model: one.to for one in settings.fallbacks},
         self._memory.start()
         self._mark()
         await self._pool.start()
