@@ -77,7 +77,8 @@ class Tokenizers:
             and (other.models is None or model in other.models)
         )
         for backend in (first, *others):
-            if backend.up and self._lacking.get(backend.backend_id, 0.0) <= now:
+            # One whose breaker is open may still tokenize; one that does not answer may not.
+            if backend.listed and self._lacking.get(backend.backend_id, 0.0) <= now:
                 yield backend
 
     async def _ask(self, call: Call, backend: Backend, delivered: bytes | None) -> Usage | None:

@@ -6,6 +6,7 @@ Microseconds, the best of five repetitions. The stream meter is given reads of 1
 import tempfile
 import timeit
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from gateway.backends.pool import Backend
 from gateway.call import Call
-from gateway.routing.policy import Wanted, choose
+from gateway.routing.policy import BackendView, Wanted, choose
 from gateway.wire.endpoints import BY_NAME, CHAT
 from gateway.wire.meters import make_meter
 from gateway.wire.requests import Asked, Engine, asked
@@ -63,6 +64,7 @@ STREAMS: tuple[tuple[str, str, Engine, Asked, bytes], ...] = (
     ("speech, 4 KiB each", "audio/speech", "openai", ONE, SPEECH),
 )
 NUMBER, REPEAT = 5_000, 5
+BACKENDS = 64
 
 
 def main() -> None:
@@ -98,10 +100,32 @@ def parts(spool: SpoolWriter) -> dict[str, Callable[[], object]]:
     finished = call.finish(now, 2.0, "completed", status=200, counted=("reported", usage))
     return {
         "look at the request body": lambda: asked(BODY),
-        "choose among one backend": lambda: choose(Wanted("r", "m"), [backend.view()]),
+        "choose among one backend": lambda: choose(Wanted("r", "m"), [backend.view(0.0)]),
+        **{
+            f"choose among {BACKENDS} backends, {name}": partial(choose, Wanted("r", "m"), views)
+            for name, views in crowds().items()
+        },
+        f"views of {BACKENDS} backends": lambda: [backend.view(0.0) for _ in range(BACKENDS)],
         "append accepted and attempted": lambda: spool.append(accepted, attempted),
         "usage of a plain answer": lambda: usage_of_answer(ANSWER),
         "append finished": lambda: spool.append(finished),
+    }
+
+
+def crowds() -> dict[str, list[BackendView]]:
+    """Backends among which it is not easy to choose."""
+    models = frozenset(("m",))
+    idle = [BackendView(f"b-{n:02}", models, up=True, in_flight=0) for n in range(BACKENDS)]
+    change, numbered = msgspec.structs.replace, list(enumerate(idle))
+    busy = [
+        change(one, in_flight=n % 7, running=9, waiting=n % 3, kv_usage=n / 100, picked=2)
+        for n, one in numbered
+    ]
+    rising = [change(one, weight=100 - n % 8) for n, one in enumerate(busy)]
+    return {
+        "all equal and silent": idle,
+        "one best by what engines tell": busy,
+        "of eight weights": rising,
     }
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.backends.pool import Backend
 from gateway.call import BYTES_PER_TOKEN, Call
+from gateway.routing.policy import Choice
 from gateway.wire.endpoints import CHAT
 from gateway.wire.requests import asked
 from gateway.wire.sse import StreamMeter
@@ -51,6 +52,17 @@ def test_attempts_are_numbered_and_name_what_went_wrong() -> None:
     assert (said.attempt, said.backend_id, said.after) == (2, "b-2", "x")
     assert one.backend is not None
     assert one.backend.backend_id == "b-2"
+
+
+@pytest.mark.parametrize("reason", ["fallback: no backend of modèle", "a\r\nset-cookie: b", "漢"])
+def test_no_text_of_a_choice_ends_the_header_that_it_is_in(reason: str) -> None:
+    one = call()
+    assert one.route_headers() == []
+    one.choice = Choice("b-1", 1.5, (reason, "1 waiting"))
+    one.attempted(START, backend(), None)
+    _, (name, value) = one.route_headers()
+    assert name == b"x-tollbook-route" and value.startswith(b"score=1.500; ")
+    assert value.isascii() and value.decode().isprintable() and value.endswith(b", 1 waiting")
 
 
 def test_a_lease_is_held_at_one_backend_at_most() -> None:
