@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.backends.pool import Backend, Generated, Pool
 from gateway.call import Call
-from gateway.errors import ApiError, Overloaded
+from gateway.errors import MISCONFIGURED, ApiError, Overloaded
 from gateway.relay import Relay
 from gateway.stats import Stats
 from gateway.wire.endpoints import CHAT
@@ -115,7 +115,7 @@ class Prober:
         self._stats.probe_seconds.pop(probed, None)
         log.warning("probe of %s at %s: %s", model, probed[0], made.words)
         if made.verdict == "failed":
-            backend.not_generated(made.words, self._clock.monotonic())
+            backend.not_generated(made.words, self._clock.monotonic(), made.rung)
 
     async def revive(self, backend: Backend, model: str) -> Generated | None:
         """As `generate`, in the time that there is for bringing a backend back."""
@@ -153,7 +153,9 @@ class Prober:
             return None  # by the gateway itself
         took = self._clock.monotonic() - began
         if error is not None:
-            return Generated("failed", error.message, took)
+            refused = error.code == MISCONFIGURED[401].code
+            words = "it refuses the server key (401)" if refused else error.message
+            return Generated("failed", words, took, "key" if refused else "generation")
         verdict, words = verdict_of(reply.status, reply.said)
         return Generated(verdict, words, took)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from gateway.backends.following import Follower
 from gateway.backends.gauges import backend_gauges
 from gateway.backends.http import HttpClient
+from gateway.backends.ladder import Ladder
 from gateway.backends.pool import Backend, Pool
 from gateway.drains import drain_us
 from gateway.errors import Overloaded
@@ -124,6 +125,8 @@ class Service:
             seconds=settings.gateway.probe_seconds if leads else 0,
         )
         self._pool.generate = self._prober.revive
+        ladder = Ladder(self._client, clock, settings.timeouts.connect_seconds)
+        self._pool.diagnose = ladder.diagnose
         self._desk = Desk(
             relay=self.relay,
             pool=self._pool,

@@ -4,10 +4,13 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from gateway.backends.signals import Signals
 from gateway.routing import breaker as rule
 from gateway.routing.breaker import Breaker
 from gateway.routing.policy import BackendView
+from gateway.wire.generated import Verdict
 from gateway.wire.models import listed
 from gateway.wire.requests import Engine
 from ledger.folds.routing import RoutingView
@@ -27,6 +30,16 @@ Rung = Literal["name", "port", "tls", "list", "key", "model", "generation", "req
 """What has to hold, in the order in which it is tried: the name resolves, the port accepts, TLS is
 agreed on, the models are listed, the key is taken, the model is among them, one token comes. Behind
 all of them stand the requests themselves."""
+
+
+class Generated(msgspec.Struct, frozen=True):
+    """What became of a tiny generation, in words too, and how long it took. `rung` is what does not
+    hold if it failed."""
+
+    verdict: Verdict
+    words: str
+    seconds: float
+    rung: Rung = "generation"
 
 
 class Backend:
@@ -158,9 +171,9 @@ class Backend:
         self.listed = False
         self._tell(reason, rung)
 
-    def not_generated(self, reason: str, now: float) -> None:
+    def not_generated(self, reason: str, now: float, rung: Rung = "generation") -> None:
         """It was asked for one token and could not make it, whatever else it says of itself."""
-        self._take(rule.probed(self.breaker, False, now, generated=True), reason, "generation")
+        self._take(rule.probed(self.breaker, False, now, generated=True), reason, rung)
 
     def probed(self, now: float, *, generated: bool = False) -> None:
         """A probe came back, and `learn`, `failed` or a generation has told how."""

@@ -5,14 +5,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 
-import msgspec
-
-from gateway.backends.backend import Backend, Rung
+from gateway.backends.backend import Backend, Generated, Rung
 from gateway.backends.port import BackendFailed, Client
 from gateway.routing import breaker as rule
 from gateway.routing.breaker import Breaker
 from gateway.routing.policy import BackendView
-from gateway.wire.generated import Verdict
 from ledger.clock import Clock
 from ledger.folds.routing import RoutingView
 
@@ -32,14 +29,6 @@ FRESH_SECONDS = 10.0
 PROBE_SECONDS_MAX = 5.0
 """A server that needs longer for its list of models is busy beyond use or hangs. One that answered
 a request meanwhile is only busy."""
-
-
-class Generated(msgspec.Struct, frozen=True):
-    """What became of a tiny generation, in words too, and how long it took."""
-
-    verdict: Verdict
-    words: str
-    seconds: float
 
 
 Generate = Callable[[Backend, str], Awaitable[Generated | None]]
@@ -190,7 +179,8 @@ class Pool:
             # Where none can be asked for, the list has to be enough: the trials will tell.
             backend.probed(now, generated=True)
         else:
-            backend.not_generated(made.words + await self._but_healthy(backend), now)
+            words = made.words + await self._but_healthy(backend)
+            backend.not_generated(words, now, made.rung)
 
     async def _but_healthy(self, backend: Backend) -> str:
         try:
