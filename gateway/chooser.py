@@ -41,6 +41,8 @@ class Chooser:
             self._turns.clear()
         self._turns[model] += 1
         self._stats.picks[choice.backend_id, choice.how] += 1
+        if choice.how != "asked":
+            self._stats.drawn[choice.odds] += 1
         call.choice = choice
         return self._pool.backends[choice.backend_id]
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from gateway.backends.pool import Backend
 from gateway.routing import breaker as rule
+from gateway.sharing import Told
 from ledger.clock import Clock
 from ledger.events import BackendObserved, Draft
 from streams.errors import SpoolFailed
@@ -31,7 +32,7 @@ class Observer:
     """Writes `BackendObserved` of `backends` to `journal`, as the serving process `name`.
 
     `backends` may come and go. `drain_us` says of one that is drained how long what runs there may
-    still take, null for nothing.
+    still take, null for nothing; `told` says of one how its share stands.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Observer:
         journal: Journal,
         clock: Clock,
         drain_us: Callable[[Backend], int | None] = lambda _: None,
+        told: Callable[[str], Told] = lambda _: Told(),
     ) -> None:
         self._name = name
         self._backends = backends
         self._journal = journal
         self._clock = clock
         self._drain_us = drain_us
+        self._told = told
         self._said_at = -OBSERVE_SECONDS
         self._said: dict[str, Condition] = {}
         self._count = 0
@@ -80,6 +83,7 @@ class Observer:
         self._count += 1
         now, monotonic = self._clock.now(), self._clock.monotonic()
         breaker, signals = backend.breaker, backend.signals
+        told = self._told(backend.backend_id)
         payload = BackendObserved(
             backend_id=backend.backend_id,
             gateway=self._name,
@@ -104,6 +108,11 @@ class Observer:
             share=_ratio(rule.share(breaker, monotonic)),
             draining=backend.draining,
             drain_us=self._drain_us(backend),
+            picks=told.picks,
+            expected=_ratio(told.expected),
+            picks_us=_us(told.seconds),
+            share_before=None if told.before is None else _ratio(told.before),
+            share_off=told.off,
         )
         name = f"{self._journal.source}/observed/{self._count}"
         return Draft(name, backend.backend_id, now, payload)

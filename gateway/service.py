@@ -29,6 +29,7 @@ from gateway.relay import Relay
 from gateway.routing.policy import Rules, Ruling
 from gateway.scraper import Scraper
 from gateway.settings import Settings, resolve_secret
+from gateway.sharing import Sharing, picks_before
 from gateway.stats import Stats
 from ledger.clock import Clock
 from ledger.events import Draft, SourceClosed, SourceMark
@@ -84,8 +85,48 @@ class Service:
         self._follower = Follower(
             self._pool, settings.backends, settings.gateway.models, resolve_secret, clock
         )
+        self._make_watchers(view_name, leads)
+        self.relay = Relay(
+            journal,
+            self._pool,
+            self._client,
+            clock,
+            settings.timeouts,
+            stats,
+            wait_durable=settings.spool.durability == "power",
+            drain_to_end=settings.gateway.drain_to_end,
+            ruling=ruling_of(settings),
+        )
+        self._make_probers(leads)
+        self._desk = Desk(
+            relay=self.relay,
+            pool=self._pool,
+            journal=journal,
+            clock=clock,
+            stats=stats,
+            book=registry.book,
+            hash_key=hash_key,
+            body_bytes_max=settings.gateway.body_bytes_max,
+            fallbacks={one.model: one.to for one in settings.fallbacks},
+        )
+        collector = GatewayCollector(stats, Gauges(self._gauges))
+        app = create_app(self._desk, readiness=self.readiness, metrics=lambda: render(collector))
+        self.server: Server = make_server(
+            app, grace_seconds=settings.gateway.shutdown_seconds_max, on_stop=self._drain
+        )
+
+    def _make_watchers(self, view_name: str, leads: bool) -> None:
+        """What tells of backends, remembers them, and reads what they say of themselves."""
+        settings, journal, clock = self._settings, self._journal, self._clock
+        registry, stats = self._registry, self._stats
+        self._sharing = Sharing(stats, clock, self._picks_before)
         self._observer = Observer(
-            view_name, self._pool.backends.values(), journal, clock, self._drain_us
+            view_name,
+            self._pool.backends.values(),
+            journal,
+            clock,
+            self._drain_us,
+            self._sharing.told,
         )
         self._memory = Memory(
             view_name,
@@ -105,44 +146,21 @@ class Service:
             seconds=settings.gateway.scrape_seconds if leads else 0,
             signal_seconds=settings.routing.signal_seconds,
         )
-        self.relay = Relay(
-            journal,
-            self._pool,
-            self._client,
-            clock,
-            settings.timeouts,
-            stats,
-            wait_durable=settings.spool.durability == "power",
-            drain_to_end=settings.gateway.drain_to_end,
-            ruling=ruling_of(settings),
-        )
+
+    def _make_probers(self, leads: bool) -> None:
+        """What asks backends for a token, and finds out why one does not answer."""
+        settings, journal, clock = self._settings, self._journal, self._clock
         self._prober = Prober(
             self.relay,
             self._pool,
             journal,
             clock,
-            stats,
+            self._stats,
             seconds=settings.gateway.probe_seconds if leads else 0,
         )
         self._pool.generate = self._prober.revive
         ladder = Ladder(self._client, clock, settings.timeouts.connect_seconds)
         self._pool.diagnose = ladder.diagnose
-        self._desk = Desk(
-            relay=self.relay,
-            pool=self._pool,
-            journal=journal,
-            clock=clock,
-            stats=stats,
-            book=registry.book,
-            hash_key=hash_key,
-            body_bytes_max=settings.gateway.body_bytes_max,
-            fallbacks={one.model: one.to for one in settings.fallbacks},
-        )
-        collector = GatewayCollector(stats, Gauges(self._gauges))
-        app = create_app(self._desk, readiness=self.readiness, metrics=lambda: render(collector))
-        self.server: Server = make_server(
-            app, grace_seconds=settings.gateway.shutdown_seconds_max, on_stop=self._drain
-        )
 
     async def run(self, door: socket.socket, on_ready: Callable[["Service"], None]) -> None:
         """Serve connections to `door` until told to stop; then finish what runs and say so."""
@@ -165,6 +183,7 @@ class Service:
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
             self.relay.tick()
+            self._sharing.tick()
             self._observer.say_last()
             await self._scraper.stop()
             await self._pool.stop()
@@ -218,6 +237,7 @@ class Service:
                 polled = now
                 self._poll()
                 self._measure_lag(now)
+                self._sharing.tick()
                 self._observer.tick()
             if now - marked >= MARK_SECONDS:
                 marked = now
@@ -241,6 +261,9 @@ class Service:
     def _drain_us(self, backend: Backend) -> int | None:
         calls, limit = self.relay.open.values(), self._settings.timeouts.total_seconds
         return drain_us(backend, calls, self._clock.monotonic(), limit)
+
+    def _picks_before(self) -> dict[str, int]:
+        return picks_before(self._memory.before.values(), self._clock.now())
 
     def _beat_ended(self, beat: asyncio.Task[None]) -> None:
         """Without a heartbeat no limit holds and no revoked key is noticed: then it must stop."""
@@ -303,6 +326,7 @@ class Service:
             lag,
         )
         yield from backend_gauges(self._pool.backends.values(), now, self._scraper.read_at)
+        yield from self._sharing.gauges()
         for (backend_id, model), seconds in self._stats.probe_seconds.items():
             yield (
                 "tollbook_probe_seconds",

@@ -6,6 +6,7 @@ They are integers that one event loop changes, so counting costs no lock and no 
 from bisect import bisect_left
 from collections import Counter
 
+from gateway.routing.shares import Odds
 from ledger.events import BUCKETS, Usage
 
 BOUNDS_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96)
@@ -37,8 +38,9 @@ class Stats:
         self.finished: Counter[tuple[str, str]] = Counter()  # (endpoint, outcome)
         self.rejected: Counter[str] = Counter()  # code
         self.unauthorized = 0
-        self.picks: Counter[tuple[str, str]] = Counter()  # (backend, how)
         self.fallbacks: Counter[tuple[str, str]] = Counter()  # (asked model, answering model)
+        self.picks: Counter[tuple[str, str]] = Counter()  # (backend, how)
+        self.drawn: Counter[Odds] = Counter()  # odds of choices; whoever checks shares takes them
         self.attempts_failed: Counter[tuple[str, str]] = Counter()  # (backend, reason)
         self.tokens: Counter[str] = Counter()  # bucket
         self.basis: Counter[str] = Counter()

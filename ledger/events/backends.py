@@ -31,6 +31,10 @@ class BackendObserved(Payload, frozen=True, kw_only=True):
 
     `draining`: this gateway sends it nothing new; `drain_us` is the longest that what runs there
     may still take, null if nothing runs or it is not draining.
+
+    Of its share, in the last `picks_us`: `picks` are this gateway's choices of it, `expected` what
+    the odds of all its choices promised it. `share_before` is its share before the gateway started,
+    0 to 1; `share_off` says why its share is not as it should be, null if it is.
     """
 
     TYPE: ClassVar[str] = "tollbook.backend.observed.v1"
@@ -59,6 +63,11 @@ class BackendObserved(Payload, frozen=True, kw_only=True):
     share: Ratio | None = None
     draining: bool = False
     drain_us: Count | None = None
+    picks: Count | None = None
+    expected: Ratio | None = None
+    picks_us: Count | None = None
+    share_before: Ratio | None = None
+    share_off: str | None = None
 
 
 class BackendCounted(Payload, frozen=True, kw_only=True):

@@ -54,6 +54,11 @@ class RoutingView(msgspec.Struct, frozen=True, kw_only=True):
     share: str | None = None
     draining: bool = False
     drain_us: int | None = None
+    picks: int | None = None
+    expected: str | None = None
+    picks_us: int | None = None
+    share_before: str | None = None
+    share_off: str | None = None
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -7,6 +7,7 @@ import msgspec
 from gateway.backends.pool import Backend
 from gateway.observer import OBSERVE_SECONDS, VIEW_SECONDS, Observer
 from gateway.routing.breaker import Breaker
+from gateway.sharing import Told
 from gateway.wire.scrape import Page
 from ledger.events import BackendObserved, payload_of
 from streams.log.memory import MemoryJournal
@@ -21,7 +22,10 @@ def house() -> tuple[FakeClock, MemoryJournal, Backend, Observer]:
     clock = FakeClock()
     journal = MemoryJournal("/gateway/test/1", clock=clock)
     backend = backend_of("b-1")
-    observer = Observer("box#1", [backend, backend_of("b-2")], journal, clock, lambda _: 7)
+    told = Told(30, 29.62518, 59.5, 0.25, "it got too much")
+    observer = Observer(
+        "box#1", [backend, backend_of("b-2")], journal, clock, lambda _: 7, lambda _: told
+    )
     return clock, journal, backend, observer
 
 
@@ -73,6 +77,8 @@ def test_all_that_is_known_of_an_engine_and_its_breaker_is_told() -> None:
     assert (first.state, first.state_us, first.successes) == ("half_open", 4_000_000, 1)
     assert (first.errors, first.share, first.between_tokens_us) == ("0", "0.1", 8000)
     assert (first.draining, first.drain_us) == (True, 7)
+    assert (first.picks, first.expected, first.picks_us) == (30, "29.6252", 59_500_000)
+    assert (first.share_before, first.share_off) == ("0.25", "it got too much")
 
 
 def test_every_field_of_an_observation_is_set_by_the_observer() -> None:

@@ -50,6 +50,23 @@ OBSERVED = BackendObserved(
     failures=2,
     first_token_us=41_000,
 )
+TOLD = msgspec.structs.replace(
+    OBSERVED,
+    between_tokens_us=8_300,
+    running=3,
+    waiting=1,
+    kv_usage="0.4375",
+    prefix_hits=345_678,
+    prefix_queries=1_234_567,
+    read_us=1_200_000,
+    state="half_open",
+    state_us=4_000_000,
+    errors="2.5",
+    successes=1,
+    share="0.25",
+    draining=True,
+    drain_us=9_500_000,
+)
 LAST = {"requests": 3, "tokens": 40, "sources": 1}
 
 ACCEPTED = RequestAccepted(
@@ -123,22 +140,14 @@ _PAYLOADS: tuple[Payload, ...] = (
         closed_source=SOURCE, last=LAST, by="/runner/box/0193a0000000700080000000000000c3"
     ),
     OBSERVED,
+    TOLD,
     msgspec.structs.replace(
-        OBSERVED,
-        between_tokens_us=8_300,
-        running=3,
-        waiting=1,
-        kv_usage="0.4375",
-        prefix_hits=345_678,
-        prefix_queries=1_234_567,
-        read_us=1_200_000,
-        state="half_open",
-        state_us=4_000_000,
-        errors="2.5",
-        successes=1,
-        share="0.25",
-        draining=True,
-        drain_us=9_500_000,
+        TOLD,
+        picks=1_204,
+        expected="1198.25",
+        picks_us=58_750_000,
+        share_before="0.3342",
+        share_off="it got 51.2% of 1,204 picks",
     ),
     BackendCounted(
         backend_id="b-0123abcd",
