@@ -141,7 +141,7 @@ def test_a_dead_backend_is_a_502_and_a_stalled_one_a_504(house: House, tmp_path:
     ]
     with door(tmp_path, tables, timeouts=LIMITS, spool={"flush_milliseconds": 50}) as gateway:
         ready = call(gateway.url + "/health/ready").json()
-        assert ready["backends"]["dead"].startswith("down: the connection was refused")
+        assert ready["backends"]["dead"].startswith("down: the port refuses")
         assert ready["backends"]["alive"] == "up"
         answer = ask(gateway, key, "m")
         assert "refused" in checked_error(answer, 502, "backend_unreachable")
