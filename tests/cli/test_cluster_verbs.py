@@ -1,8 +1,9 @@
 """The commands where several machines share Kafka and Postgres: both are real here."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from gateway.dev.broker import Broker
 from ledger.clock import SystemClock
 from ledger.events import Event
+from ledger.folds.routing import RoutingView, view_bytes
 from ledger.sql.session import open_ledger
 from ledger.sql.writer import Batch, LedgerWriter
 from streams.kafka.access import KafkaAccess
@@ -17,7 +19,7 @@ from streams.kafka.read import read_to_end
 from streams.kafka.records import event_of
 from streams.kafka.relay.status import Status, write_status
 from tests.cli.books import run, run_json
-from tests.streams.topics_house import produce
+from tests.streams.topics_house import produce, produce_raw
 from tests.support import events as say
 from tests.support.events import Scribe
 from tests.support.kafka import access_to, settings_file
@@ -64,6 +66,39 @@ def test_keys_and_prices_live_on_kafka_and_names_in_postgres(where: tuple[str, .
     told = run("prices", "set", "m", "--in", "1", "--out", "2", *where)
     assert told.exit_code == 0 and "no worker has passed it on" in told.stderr
     assert [price["state"] for price in run_json("prices", "list", *where)["prices"]] == ["now"]
+
+
+def test_backends_live_on_kafka_and_what_gateways_see_of_them(
+    where: tuple[str, ...], kafka: KafkaAccess
+) -> None:
+    made = run_json("backends", "add", "gpu", "--url", "http://127.0.0.1:9", *where)
+    assert made["state"] == "no gateway tells of it" and made["from"] == "registry"
+    seen = view_of_gateway("gpu", in_flight=2, draining=False)
+    asyncio.run(produce_raw(kafka, "routing-state", seen, b"gpu/g1"))
+    (one,) = run_json("backends", "list", *where)["backends"]
+    assert one["state"] == "up" and one["gateways"][0]["running"] == 2
+    refused = run("backends", "drain", "gpu", "--wait-seconds", "0", *where)
+    assert refused.exit_code == 1 and "2 requests still run there" in refused.stdout
+    assert "g1 has not taken note yet" in refused.stdout
+
+
+def view_of_gateway(backend_id: str, **more: Any) -> bytes:
+    """What the worker writes of one backend, as the gateway g1 sees it now."""
+    now = SystemClock().now()
+    return view_bytes(
+        RoutingView(
+            backend_id=backend_id,
+            gateway="g1",
+            up=True,
+            source="/gateway/g1/1",
+            sequence=1,
+            observed_at=now,
+            expires_at=now + timedelta(seconds=60),
+            appended_ms=0,
+            offset=0,
+            **more,
+        )
+    )
 
 
 def test_the_books_are_read_without_a_data_directory(where: tuple[str, ...]) -> None:

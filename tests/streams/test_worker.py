@@ -226,6 +226,7 @@ def test_views_of_backends_and_the_registry_are_folded_too(kafka: KafkaAccess) -
     issued = KeyIssued(key_id="k", base=0, version=1, hash="h")
     stale = KeyIssued(key_id="k", base=0, version=1, hash="other")
     drafts += [Draft(f"k{n}", "k", events.START, said) for n, said in enumerate((issued, stale))]
+    drafts += [events.backend_registered("gpu"), events.backend_changed("gpu", weight=7)]
     asyncio.run(produce(kafka, scribe.write_all(*drafts)))
     with working(kafka):
         states = wait_until(
@@ -236,7 +237,11 @@ def test_views_of_backends_and_the_registry_are_folded_too(kafka: KafkaAccess) -
             ),
         )
         entries = wait_until(
-            "the key", lambda: asyncio.run(latest_values(kafka, "registry-state", "test"))
+            "the key and the backend",
+            lambda: (
+                len(found := asyncio.run(latest_values(kafka, "registry-state", "test"))) == 2
+                and found
+            ),
         )
     found = {key.decode(): view_of(value) for key, value in states.items()}
     assert {key: (view.up, view.in_flight) for key, view in found.items()} == {
@@ -244,6 +249,7 @@ def test_views_of_backends_and_the_registry_are_folded_too(kafka: KafkaAccess) -
     }
     book = book_of({key.decode(): value for key, value in entries.items()})
     assert (book.keys["k"].hash, book.keys["k"].version) == ("h", 1)
+    assert (book.backends["gpu"].weight, book.backends["gpu"].version) == (7, 2)
 
 
 def test_it_works_by_tls_and_sasl_and_names_no_secret(
