@@ -2,7 +2,7 @@
 
 An engine is read every few seconds, and a burst is over in less. So a request counts from the
 moment at which its backend is chosen, and for as long as it is open and cannot be in what the
-engine said.
+engine said; and one that is in it counts no more once it has ended.
 """
 
 from gateway.wire.scrape import Page
@@ -11,10 +11,13 @@ from gateway.wire.scrape import Page
 class Signals:
     """The newest reading of one engine. Times are seconds of the monotonic clock.
 
-    All that an engine does not say is null: `running` and `waiting` are requests, `kv_usage` is 0
-    to 1, the counters of prefixes are as in `gateway.wire.scrape.Page`. `read_at` null: it was
-    never read. `picked` counts requests of this gateway that are open and that the reading cannot
-    show; those which were sent while it was under way are among them, since it may miss them.
+    All that an engine does not say is null. `running` and `waiting` are the requests that it told
+    of, less those of this gateway that ended since: each end lets one that waits begin, and where
+    none waits one less is at work. `kv_usage` is 0 to 1, the counters of prefixes are as in
+    `gateway.wire.scrape.Page`. `read_at` null: it was never read.
+
+    `picked` counts requests of this gateway that are open and that the reading cannot show; those
+    which were sent while it was under way are among them, since it may miss them.
     """
 
     __slots__ = (
@@ -54,6 +57,10 @@ class Signals:
         """The request of that number is open no more. Called once for each."""
         if number > self._seen:
             self.picked -= 1
+        elif self.waiting:
+            self.waiting -= 1
+        elif self.running:
+            self.running -= 1
         if number > self._mark:
             self._ended_behind += 1
 

@@ -21,9 +21,10 @@ class BackendObserved(Payload, frozen=True, kw_only=True):
     its attempts since the gateway started. `first_token_us` and `between_tokens_us` are moving
     averages, null while none came. From `expires_at` on, this says nothing any more.
 
-    The engine's own word is null where it does not say it: requests `running` and `waiting`, the
-    share of its KV cache in use (`kv_usage`, 0 to 1), tokens of prompts looked up in its cache of
-    prefixes since it started and found there; `read_us` is how long ago it said so.
+    The engine's own word is null where it does not say it: requests `running` and `waiting`, less
+    those of this gateway that ended since, the share of its KV cache in use (`kv_usage`, 0 to 1),
+    tokens of prompts looked up in its cache of prefixes since it started and found there; `read_us`
+    is how long ago it said so.
 
     Of the breaker: its `state`, for how long it has been so (`state_us`), its decaying score of
     `errors`, trials that went well since it half opened, and the `share` of its traffic that it

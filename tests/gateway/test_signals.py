@@ -53,6 +53,41 @@ def test_a_burst_counts_until_the_engine_itself_shows_it() -> None:
     assert signals.picked == 0
 
 
+def test_what_ended_since_the_reading_is_at_the_engine_no_more() -> None:
+    """Else one that was read in a busy moment is shunned for seconds after that is over."""
+    signals = Signals()
+    told = [signals.pick() for _ in range(6)]
+    signals.reading()
+    signals.take(Page(running=4, waiting=2), 7.0)
+    late = signals.pick()
+    left = []
+    for number in told:
+        signals.ended(number)
+        left.append((signals.running, signals.waiting))
+    assert left == [(4, 1), (4, 0), (3, 0), (2, 0), (1, 0), (0, 0)]
+    assert signals.picked == 1
+    signals.ended(late)
+    assert (signals.running, signals.waiting, signals.picked) == (0, 0, 0)
+
+
+def test_what_others_sent_is_not_taken_away() -> None:
+    signals = Signals()
+    own = signals.pick()
+    signals.reading()
+    signals.take(Page(running=9, waiting=3), 7.0)
+    signals.ended(own)
+    assert (signals.running, signals.waiting) == (9, 2)
+
+
+def test_an_end_says_nothing_of_an_engine_that_said_nothing() -> None:
+    signals = Signals()
+    own = signals.pick()
+    signals.reading()
+    signals.take(Page(), 7.0)
+    signals.ended(own)
+    assert (signals.running, signals.waiting) == (None, None)
+
+
 def test_what_was_lost_is_not_known_and_never_zero() -> None:
     signals = Signals()
     signals.reading()
