@@ -190,6 +190,7 @@ class Ladder:
         except BackendFailed as failed:
             return [Step("list", False, str(failed), monotonic() - began)]
         took = monotonic() - began
+        backend.learn(status, body)
         if status in (401, 403):
             return [Step("key", False, f"it refuses the server key ({status})", took)]
         key = Step(

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import click
 import msgspec
 
-from gateway.cli import backend_drain, backend_shift
+from gateway.cli import backend_drain, backend_probe, backend_shift
 from gateway.cli.backend_facts import (
     Said,
     backend_json,
@@ -139,6 +139,7 @@ def list_backends(place: Place, as_json: bool) -> None:
 
 command.add_command(backend_drain.command)
 command.add_command(backend_shift.command)
+command.add_command(backend_probe.command)
 
 
 @command.command("undrain")
