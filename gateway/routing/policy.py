@@ -97,8 +97,13 @@ def _pick(
     best, score, how = among[0], 0.0, _SCORE
     for one in classes:
         part, views, scores = one
+        if len(views) == 1:
+            odds.append((part, (views[0].backend_id,)))
+            if one is drawn:
+                best, score = views[0], scores[0]
+            continue
         least, tied = min(scores), views
-        if len(views) > 1 and least != max(scores):
+        if least != max(scores):
             tied = [view for view, score in zip(views, scores, strict=True) if score == least]
             if explore:
                 odds.append((part * explore, tuple([view.backend_id for view in views])))
@@ -130,10 +135,11 @@ def _classes(among: list[BackendView], scores: list[float]) -> list[_Class]:
         return [(1.0, among, scores)]
     found: dict[float, _Class] = {}
     for view, score, weight in zip(among, scores, weights, strict=True):
-        if weight:
-            _part, views, beside = found.setdefault(weight, (0.0, [], []))
-            views.append(view)
-            beside.append(score)
+        if (same := found.get(weight)) is not None:
+            same[1].append(view)
+            same[2].append(score)
+        elif weight:
+            found[weight] = 0.0, [view], [score]
     total = sum(weights)
     return [
         (weight * len(views) / total, views, beside)

@@ -122,10 +122,12 @@ def crowds() -> dict[str, list[BackendView]]:
         for n, one in numbered
     ]
     rising = [change(one, weight=100 - n % 8) for n, one in enumerate(busy)]
+    mixed = [change(one, waiting=None, kv_usage=None, weight=100 - n) for n, one in enumerate(busy)]
     return {
         "all equal and silent": idle,
         "one best by what engines tell": busy,
         "of eight weights": rising,
+        "each of its own weight and silent": mixed,
     }
 
 

@@ -4,8 +4,11 @@ A new policy is in `POLICIES` of gateway/routing/policies.py and so in this suit
 to one stands below it.
 """
 
+import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 from gateway.routing.policies import POLICIES
 from gateway.routing.policy import BackendView, Choice, Policy, Rules, Ruling, Wanted, choose
+from tests.bench.micro import crowds
 
 RULES = {name: Rules(policy=name) for name in POLICIES}
 REQUESTS = 4_000
@@ -326,3 +330,13 @@ def test_each_policy_that_can_be_set_is_there() -> None:
     assert set(POLICIES) == set(get_args(Policy))
     ruling = Ruling(Rules(), {"m": RULES["round_robin"]})
     assert (ruling.of("m").policy, ruling.of("x").policy) == ("round_robin", "fewest_waiting")
+
+
+@pytest.mark.parametrize("views", crowds().values(), ids=crowds())
+def test_a_choice_among_64_backends_costs_little(views: list[BackendView]) -> None:
+    """50 µs are the budget, which `python -m tests.bench.micro` measures. Three of them here: the
+    suite runs on busy machines."""
+    wanted = Wanted("req_" + "a" * 32, "m")
+    work = partial(choose, wanted, views)
+    taken = timeit.repeat(work, timer=time.process_time, number=20, repeat=50)
+    assert min(taken) / 20 <= 3 * 50e-6
