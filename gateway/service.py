@@ -207,6 +207,10 @@ class Service:
         notes = (*self._registry.notes(), *self._follower.notes())
         return Readiness(not missing, tuple(missing), backends, notes)
 
+    def backend_count(self) -> int:
+        """How many backends there are now, of settings and registry."""
+        return len(self._pool.backends)
+
     def models_shown(self) -> str:
         """The served models in words, for the start line."""
         names = sorted(self._pool.served())

@@ -13,15 +13,18 @@ REQUESTS_PER_SECOND = 10
 """The load for which the start line states how long an outage of what takes it is covered."""
 
 
-def start_line(settings: Settings, port: int, models: str | None) -> str:
-    """One line for a person; the address stands first, so that it can be copied."""
+def start_line(
+    settings: Settings, port: int, models: str | None, backends: int | None = None
+) -> str:
+    """One line for a person; the address stands first, so that it can be copied. `backends` is how
+    many there are, if more are known than those of the settings."""
     gateway, spool, kafka = settings.gateway, settings.spool, settings.kafka
     taker = "Kafka" if kafka.bootstrap else "the ledger"
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
-    many = len(settings.backends) != 1
+    count = len(settings.backends) if backends is None else backends
     parts = [
         f"serving http://{host}:{port}/v1 ({reach(gateway.host)})",
-        f"{len(settings.backends)} backend{'s' if many else ''}",
+        f"{count} backend{'s' if count != 1 else ''}",
         *([models] if models else []),
         *([f"Kafka at {','.join(kafka.bootstrap)}, {kafka.prefix}.*"] if kafka.bootstrap else []),
         f"spool limit {size_text(spool.limit_bytes)}, which covers {covered(spool.limit_bytes)} "

@@ -248,7 +248,8 @@ async def _serve_here(settings: Settings, data: Path, doors: list[socket.socket]
     runner.start()
 
     def ready(service: Service) -> None:
-        print(start_line(settings, door.getsockname()[1], service.models_shown()), flush=True)
+        models, backends = service.models_shown(), service.backend_count()
+        print(start_line(settings, door.getsockname()[1], models, backends), flush=True)
 
     try:
         await service.run(door, ready)

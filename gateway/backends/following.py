@@ -112,7 +112,7 @@ class Follower:
             models=wanted.models,
             any_model="*" in wanted.models,
         )
-        backend.held = fault
+        _hold(backend, fault)
         return backend
 
     def _change(self, backend: Backend, wanted: Wanted) -> None:
@@ -124,7 +124,7 @@ class Follower:
             models=wanted.models,
             any_model="*" in wanted.models,
         )
-        backend.held = fault
+        _hold(backend, fault)
         self._pool.put(backend)
 
     def _try_keys(self) -> None:
@@ -196,6 +196,13 @@ def together(
             source="registry",
         )
     return wanted, tuple(notes)
+
+
+def _hold(backend: Backend, fault: str | None) -> None:
+    """Keep requests from `backend` for the reason `fault`; null lets them go there."""
+    backend.held = fault
+    if fault is not None:
+        backend.failed(fault)
 
 
 def _engine(name: str) -> Engine | None:

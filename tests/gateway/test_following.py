@@ -126,6 +126,7 @@ def test_a_key_that_is_not_there_holds_the_backend_back_until_it_is() -> None:
         await asyncio.sleep(0.01)
         held = house["gpu"].held
         assert held == "env:GPU is not there" and house["gpu"].view(0.0).draining
+        assert house["gpu"].fault == held
         assert not any("gpu" in one for one in house.client.asked)
         house.keys["env:GPU"] = "secret-of-the-server"
         house.clock.advance(RESOLVE_SECONDS)
@@ -133,6 +134,21 @@ def test_a_key_that_is_not_there_holds_the_backend_back_until_it_is() -> None:
         assert house["gpu"].held is None
         await asyncio.sleep(0.01)
         assert house.client.asked[-1] == "http://gpu:1 Bearer secret-of-the-server"
+        await house.pool.stop()
+
+    asyncio.run(story())
+
+
+def test_a_backend_whose_key_is_not_there_any_more_is_down() -> None:
+    async def story() -> None:
+        house = House()
+        await house.pool.start()
+        house.follow(server("gpu", "http://gpu:1"))
+        await asyncio.sleep(0.01)
+        assert house["gpu"].up
+        house.follow(server("gpu", "http://gpu:1", key="env:GPU"))
+        gpu = house["gpu"]
+        assert (gpu.up, gpu.fault) == (False, "env:GPU is not there")
         await house.pool.stop()
 
     asyncio.run(story())
