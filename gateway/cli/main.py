@@ -21,6 +21,7 @@ VERBS: Final = {
     "keys": "gateway.cli.keys",
     "prices": "gateway.cli.prices",
     "backends": "gateway.cli.backends",
+    "shares": "gateway.cli.shares",
     "bill": "gateway.cli.bill",
     "export": "gateway.cli.export",
     "query": "gateway.cli.query",
