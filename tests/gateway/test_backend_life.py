@@ -119,7 +119,7 @@ def test_a_smaller_model_answers_is_named_and_is_billed_as_what_it_was(tmp_path:
         big = stack.enter_context(processes.backend(tmp_path, models="fake-big"))
         small = stack.enter_context(processes.backend(tmp_path, models="fake-small"))
         servers = [backend(big.url, "one"), backend(small.url, "two")]
-        to = [{"model": "fake-big", "to": ["fake-small"]}]
+        to = [{"model": model, "to": ["fake-small"]} for model in ("fake-big", "fake-ghost")]
         gateway = stack.enter_context(door(tmp_path, servers, fallbacks=to))
         key, strict = new_key(data, "all"), new_key(data, "strict", "--no-fallback")
         few = new_key(data, "few", "--models", "fake-big")
@@ -136,6 +136,8 @@ def test_a_smaller_model_answers_is_named_and_is_billed_as_what_it_was(tmp_path:
             assert answer.headers["x-tollbook-fallback"] == "fake-small"
             assert b"fake-small" in answer.body and b"fake-big" not in answer.body
         assert "fallback, as no backend" in answer.headers["x-tollbook-route"]
+        ghost = ask(gateway, key, "fake-ghost")
+        assert ghost.status == 200 and ghost.headers["x-tollbook-fallback"] == "fake-small"
         refusals = 0
         for one in (strict, few):
             refused = ask(gateway, one, "fake-big")
@@ -150,7 +152,7 @@ def test_a_smaller_model_answers_is_named_and_is_billed_as_what_it_was(tmp_path:
     for row in tollbook_json(data, "bill", "--by", "model")["rows"]:
         billed[row["model"]] += row["requests"]
     # Those of the two keys without a fallback failed, and stand on the bill without tokens.
-    assert billed == {"fake-big": 1 + refusals, "fake-small": 3}
+    assert billed == {"fake-big": 1 + refusals, "fake-small": 4}
     assert tollbook(data, "audit").returncode == 0
 
 

@@ -1,17 +1,23 @@
 """Another model answers where no backend of the one asked for is fit: which, for whom, and how the
 events tell it."""
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access import fallbacks_of
+from gateway.backends.port import BackendFailed
 from gateway.call import Call
+from gateway.errors import Upstream
 from gateway.wire.endpoints import BY_NAME, CHAT
 from gateway.wire.requests import asked, renamed
+from ledger.events import Payload, RequestAttempted, RequestFinished
 from ledger.folds.book import Key
+from tests.gateway.desk import Desk, ScriptedAnswer, ScriptedClient
 from tests.support.events import START, after
 
 TABLE = {"big": ("small", "tiny")}
@@ -73,3 +79,88 @@ def test_without_a_fallback_events_say_nothing_of_one(model: str) -> None:
     call.accepted(START, 60.0, None, None)
     finished = call.finish(after(1), 1.0, "completed", counted=call.counted()).payload
     assert (finished.model, finished.asked_model) == (model, None)  # type: ignore[attr-defined]
+
+
+def desk(*script: ScriptedAnswer | BackendFailed) -> Desk:
+    """A relay before one server of the model big and one of small, which are both up."""
+    made = Desk(ScriptedClient(*script), backends=2)
+    for backend, model in zip(made.pool.backends.values(), ("big", "small"), strict=True):
+        backend.become("http://x", key=None, engine=None, models=(model,), any_model=False)
+        backend.learn(200, b'{"data":[{"id":"%s"}]}' % model.encode())
+    return made
+
+
+async def served(made: Desk, **more: Any) -> list[Payload]:
+    """The facts of one call of big, for which small may answer."""
+    body = b'{"model":"big"}'
+    fallbacks = more.pop("fallbacks", ("small",))
+    made.call = Call("req_1", "k", CHAT, asked(body), 0.0, body=body, fallbacks=fallbacks, **more)
+    made.call.task = asyncio.create_task(made.relay.serve(made.call, {}, made.reply))
+    await made.call.task
+    return made.facts()
+
+
+def answer(status: int = 200) -> ScriptedAnswer:
+    usage = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}'
+    return ScriptedAnswer(usage, status=status, content_type="application/json")
+
+
+@pytest.mark.parametrize(
+    "fault", [BackendFailed("unreachable", "refused"), answer(503)], ids=["refused", "503"]
+)
+async def test_a_model_whose_last_backend_fails_the_request_is_answered_by_the_next_model(
+    fault: ScriptedAnswer | BackendFailed,
+) -> None:
+    made = desk(fault, answer())
+    facts = await served(made)
+    accepted, *tries, finished = facts
+    assert accepted.model == "big"  # type: ignore[attr-defined]
+    said = [(one.backend_id, one.model) for one in tries if isinstance(one, RequestAttempted)]
+    assert said == [("b-1", None), ("b-2", "small")]
+    assert isinstance(finished, RequestFinished) and finished.attempts == 2
+    assert (finished.model, finished.asked_model) == ("small", "big")
+    assert (b"x-tollbook-fallback", b"small") in made.reply.headers
+    assert made.stats.fallbacks == {("big", "small"): 1}
+
+
+async def test_a_busy_backend_is_fit_and_nothing_falls_back() -> None:
+    made = desk(answer())
+    for _ in range(500):
+        made.pool.backends["b-1"].take()
+    *_, finished = await served(made)
+    assert isinstance(finished, RequestFinished)
+    assert (finished.backend_id, finished.asked_model) == ("b-1", None)
+    assert not made.stats.fallbacks
+
+
+@pytest.mark.parametrize("why", ["draining", "held", "down"])
+async def test_a_model_that_is_drained_held_or_down_is_answered_by_the_next(why: str) -> None:
+    made = desk(answer())
+    big = made.pool.backends["b-1"]
+    if why == "draining":
+        big.draining = True
+    elif why == "held":
+        big.held = "its key is not there"
+    else:
+        big.failed("gone")
+    *_, finished = await served(made)
+    assert isinstance(finished, RequestFinished)
+    assert (finished.backend_id, finished.model) == ("b-2", "small")
+
+
+async def test_where_the_other_model_is_not_fit_either_the_first_one_is_tried() -> None:
+    made = desk(BackendFailed("unreachable", "refused"), BackendFailed("unreachable", "refused"))
+    for backend in made.pool.backends.values():
+        backend.failed("gone")
+    with pytest.raises(Upstream):
+        await served(made)
+    attempted = [one for one in made.facts() if isinstance(one, RequestAttempted)]
+    assert attempted[0].backend_id == "b-1" and attempted[0].model is None
+    assert not made.stats.fallbacks
+
+
+async def test_a_probe_of_one_backend_never_falls_back() -> None:
+    made = desk(BackendFailed("unreachable", "refused"))
+    with pytest.raises(Upstream):
+        await served(made, fallbacks=(), only="b-1")
+    assert not made.stats.fallbacks
