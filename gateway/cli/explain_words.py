@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.cli.bill import BASIS_WORDS, line_json
 from gateway.cli.output import Cell, Column, Table, cell_text, pairs_text, printable, table_text
-from ledger.events import BUCKETS, Event, RequestAttempted, payload_of
+from ledger.events import BUCKETS, Event, RequestAccepted, RequestAttempted, payload_of
 
 if TYPE_CHECKING:
     from ledger.folds.cost import Cost
@@ -52,7 +52,7 @@ def millis(microseconds: int | None) -> str | None:
 def request_text(found: "Explained", places: Places, names: Mapping[str, str]) -> str:
     """All that is known of one request, part by part."""
     row, routes = found.request, _routes(found.events)
-    parts = [pairs_text(_facts(row, names))]
+    parts = [pairs_text(_facts(found, names))]
     if found.attempts:
         parts.append("Attempts\n" + table_text(_attempts(found, routes)))
     parts.append("Events\n" + table_text(_events(found, places)))
@@ -74,6 +74,7 @@ def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -
     row, price, routes = found.request, found.price, _routes(found.events)
     return {
         "request": _row_json(row, names),
+        "asked_model": _asked_model(found),
         "attempts": [
             {
                 "attempt": one.attempt,
@@ -205,11 +206,21 @@ def line_as_json(
     }
 
 
-def _facts(row: "RequestRow", names: Mapping[str, str]) -> Iterator[tuple[str, Cell]]:
+def _asked_model(found: "Explained") -> str | None:
+    """The model that was asked for, if another one answered and is billed; else null."""
+    said = [payload_of(event) for event in found.events if event.type == RequestAccepted.TYPE]
+    asked = next((one.model for one in said if isinstance(one, RequestAccepted)), None)
+    return None if asked == found.request.model else asked
+
+
+def _facts(found: "Explained", names: Mapping[str, str]) -> Iterator[tuple[str, Cell]]:
+    row = found.request
     key = row.key_id
     yield "request", row.request_id
     yield "key", f"{key} ({names[key]})" if key is not None and key in names else key
     yield "model", row.model
+    if (asked := _asked_model(found)) is not None:
+        yield "asked for", asked
     yield "endpoint", f"{row.endpoint}{', streamed' if row.stream else ''}"
     yield "gateway", row.source
     yield "backend", row.backend_id

@@ -1,6 +1,7 @@
 """`tollbook explain` on real data directories: it says what the ledger and the logs hold."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,20 @@ def test_for_a_person_it_says_all_of_it_in_words(data: Path) -> None:
         "again0",
     ):
         assert words in shown, words
+
+
+def test_another_model_that_answered_is_told_beside_the_one_asked_for(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    dead_spool(
+        data,
+        say.accepted("fell00", model="big"),
+        say.attempted("fell00"),
+        say.finished("fell00", model="m", asked_model="big"),
+    )
+    said = explained(data, "fell00")
+    assert (said["request"]["model"], said["asked_model"]) == ("m", "big")
+    shown = run("explain", "fell00", "--data", str(data)).stdout
+    assert re.search(r"^asked for +big$", shown, re.M)
 
 
 def test_a_line_lists_its_events_and_adds_up_to_the_bill(data: Path) -> None:
