@@ -48,15 +48,21 @@ class Memory:
 
     def start(self) -> None:
         """Begin as the last process of this name ended. Call it before backends are asked."""
-        self._look()
+        self.look()
         self._asked = True
 
     def tick(self) -> None:
         """Look again, if it is time to. Cheap: it is called a few times a second."""
         if self._clock.monotonic() - self._looked_at >= LOOK_SECONDS:
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    @property
+    def is_due(self) -> bool:
+        """True if all that is known came in, and this process has not begun from it yet."""
+        return self._begins and self._complete()
+
+    def look(self) -> None:
+        """Take what the views say now."""
         self._looked_at = self._clock.monotonic()
         views = [view for view in self._views() if view.source != self._source]
         if self._begins:

@@ -33,6 +33,7 @@ from gateway.sharing import Sharing, picks_before
 from gateway.stats import Stats
 from ledger.clock import Clock
 from ledger.events import Draft, SourceClosed, SourceMark
+from ledger.folds.book import Book
 from streams.errors import SpoolFailed
 from streams.log.spool import SpoolWriter
 
@@ -104,7 +105,7 @@ class Service:
             journal=journal,
             clock=clock,
             stats=stats,
-            book=registry.book,
+            book=self._book,
             hash_key=hash_key,
             body_bytes_max=settings.gateway.body_bytes_max,
             fallbacks={one.model: one.to for one in settings.fallbacks},
@@ -246,6 +247,15 @@ class Service:
             if now - marked >= MARK_SECONDS:
                 marked = now
                 self._mark()
+
+    def _book(self) -> Book:
+        """Keys and prices for a request. Before the first one backends are as they were remembered,
+        although Kafka may have been heard of only now."""
+        book = self._registry.book()
+        if self._memory.is_due:
+            self._follow()
+            self._memory.look()
+        return book
 
     def _poll(self) -> None:
         self._registry.poll()
