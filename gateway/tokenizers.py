@@ -78,7 +78,8 @@ class Tokenizers:
         )
         for backend in (first, *others):
             # One whose breaker is open may still tokenize; one that does not answer may not.
-            if backend.listed and self._lacking.get(backend.backend_id, 0.0) <= now:
+            answers = backend.up or backend.listed
+            if answers and self._lacking.get(backend.backend_id, 0.0) <= now:
                 yield backend
 
     async def _ask(self, call: Call, backend: Backend, delivered: bytes | None) -> Usage | None:

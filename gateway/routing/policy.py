@@ -30,8 +30,9 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
 
     Filter: it serves the model, is not draining, and did not fail this request already. Of those:
     one that is half open and may have a trial now gets the first try of a request; else one that is
-    up, with a weight above 0 or, if there is none, without; else, as a last resort, any. So a
-    backend that recovered between two probes is found, and a request fails with words about it.
+    up, with a weight above 0 or, if there is none, without; else, as a last resort, one that is
+    half open, or any. So a backend that recovered between two probes is found, and a request fails
+    with words about it.
 
     Score: by `rules.policy`, see `gateway.routing.policies` for formula, units and missing signals.
 
@@ -62,8 +63,9 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
         name = names[(draw >> 40) % len(names)]
         return Choice(name, 0.0, (_TRIAL,), ((1.0, names),), how="trial")
     up = [view for view in fit if view.up and view.trial is None]
-    among = [view for view in up if view.weight > 0] or up or fit
-    return _pick(request, among, len(state), rules, draw, last_resort=not up)
+    # Those that are half open beyond their quota are known to answer.
+    among = [view for view in up if view.weight > 0] or up or [view for view in fit if view.up]
+    return _pick(request, among or fit, len(state), rules, draw, last_resort=not up)
 
 
 def _only(request: Wanted, state: Sequence[BackendView]) -> Choice | None:

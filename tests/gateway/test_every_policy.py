@@ -98,6 +98,7 @@ def test_a_choice_is_fit_and_there_is_one_whenever_there_can_be(
     # One that is not up is a last resort: it may have come back since it was last asked.
     assert choice.last_resort == (not up)
     assert not up or one in up
+    assert one.up or not any(each.up for each in fit)
     assert one.weight or not any(each.weight for each in up)
 
 
