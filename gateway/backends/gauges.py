@@ -25,6 +25,13 @@ def backend_gauges(
             backend.in_flight,
         )
         yield (
+            "tollbook_backend_requests_open_elsewhere",
+            "Requests that other gateways have in flight at a backend, as they last said.",
+            label,
+            backend.others_in_flight,
+        )
+        yield from _engine_gauges(backend, label)
+        yield (
             "tollbook_backend_breaker",
             "State of the backend's breaker: 0 closed, 1 half open, 2 open.",
             label,
@@ -68,3 +75,17 @@ def backend_gauges(
                 label,
                 now - at,
             )
+
+
+def _engine_gauges(backend: Backend, label: dict[str, str]) -> Iterator[Gauge]:
+    """What the engine itself last said of its load; nothing of what it does not say."""
+    signals = backend.signals
+    for name, meaning, value in (
+        ("requests_running", "Requests that the engine says it works on.", signals.running),
+        ("requests_waiting", "Requests that the engine says wait for it.", signals.waiting),
+        ("kv_usage_ratio", "Part of the engine's KV cache in use, 0 to 1.", signals.kv_usage),
+        ("prefix_hits", "Prompt tokens found in the engine's cache.", signals.prefix_hits),
+        ("prefix_queries", "Prompt tokens looked up there.", signals.prefix_queries),
+    ):
+        if value is not None:
+            yield f"tollbook_engine_{name}", meaning, label, value
