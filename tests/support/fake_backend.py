@@ -6,6 +6,9 @@ It keeps its own exact counts, so that a test can hold the ledger against them. 
 HTTP/1.1 server, because only then can it break off in the middle of a chunk. What the engines say
 is in `shapes.py` and `fake/`.
 
+`backend.always` is the script of every call while it is set; one that was told to `freeze` accepts
+connections and says nothing at all, until it is told to `thaw`.
+
 In a test: `async with fake_backend(engine="vllm") as backend:`. In a process of its own:
 `python -m tests.support.fake_backend --port 9100 --engine llamacpp`.
 """
@@ -59,6 +62,10 @@ class FakeBackend:
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.port = 0
+        self.always: str | None = None
+        self.lists = 0  # times that it was asked for its models, and answered
+        self.awake = asyncio.Event()
+        self.awake.set()
 
     @property
     def url(self) -> str:
@@ -88,6 +95,14 @@ class FakeBackend:
 
     def stats(self) -> Json:
         return self.counts.stats()
+
+    def freeze(self) -> None:
+        """Accept connections and requests and answer none, as a process that is stopped does."""
+        self.awake.clear()
+
+    def thaw(self) -> None:
+        """Go on where `freeze` found it; what hung up meanwhile is forgotten."""
+        self.awake.set()
 
     def break_connections(self) -> None:
         """Break every open connection off, as a machine that loses its power does."""
@@ -151,6 +166,7 @@ class Connection(asyncio.Protocol):
     async def _answer(self, request: Request) -> None:
         self.asked_to_close = request.headers.get("connection", "").lower() == "close"
         try:
+            await self._while_frozen()
             await Answer(self, request).run()
         except Gone:
             self.abort()
@@ -165,14 +181,18 @@ class Connection(asyncio.Protocol):
     async def write(self, data: bytes) -> None:
         """Send `data`; raises `Gone` if the peer has hung up before or meanwhile."""
         assert self.transport is not None
-        if self.gone.is_set():
-            raise Gone
+        await self._while_frozen()
         if self.asked_to_close and data.startswith(b"HTTP/1.1 "):
             line, _, rest = data.partition(b"\r\n")
             data = b"%b\r\nConnection: close\r\n%b" % (line, rest)
         self.transport.write(data)
         if not self.writable.is_set():
             await self.writable.wait()
+
+    async def _while_frozen(self) -> None:
+        await self.backend.awake.wait()
+        if self.gone.is_set():
+            raise Gone
 
     async def pause(self, seconds: float) -> None:
         """Wait so long, or raise `Gone` the moment that the peer hangs up."""
@@ -209,6 +229,7 @@ class Answer:
         engine = self.backend.engine
         match path:
             case "/v1/models":
+                self.backend.lists += 1
                 data = [
                     {"id": name, "object": "model", "created": 1, "owned_by": engine}
                     for name in self.backend.models
@@ -286,6 +307,8 @@ class Answer:
         queue = backend.counts.next
         told = body.get("script")
         spelled = str(body.get("model", "")) if told is None else f"-{told}"
+        if backend.always is not None:
+            spelled = f"-{backend.always}"
         script = queue.popleft() if queue else parse(spelled)
         call = shapes.call_of(
             asked(path, body),
@@ -301,6 +324,7 @@ class Answer:
             model=call.model,
             tag=body.get("user"),
             stream=_streams(path, body),
+            lists=backend.lists,
             request_id=request.headers.get("x-request-id"),
         )
         backend.counts.calls.append(served)
@@ -358,6 +382,7 @@ async def fake_backend(
         yield backend
     finally:
         server.close()
+        backend.thaw()
         backend.break_connections()
         await asyncio.gather(*backend.tasks)
         await server.wait_closed()

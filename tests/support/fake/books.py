@@ -19,7 +19,8 @@ class Served(msgspec.Struct, kw_only=True):
     `reasoning` are thoughts; `prompt` includes `cached` and `written`.
 
     `tag` is the caller's `user` field, by which a test finds its own calls again; `request_id` is
-    the gateway's. `chunks` are those with tokens.
+    the gateway's. `chunks` are those with tokens, `lists` counts how often the backend had been
+    asked for its models before.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Served(msgspec.Struct, kw_only=True):
     completion: int = 0
     reasoning: int = 0
     chunks: int = 0
+    lists: int = 0
     end: End = "open"
 
 
