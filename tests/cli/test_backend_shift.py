@@ -1,13 +1,16 @@
 """Whether a rolling update goes on, is held, or is rolled back."""
 
 from math import comb
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.cli import backend_shift
 from gateway.cli.backend_shift import parse_steps
+from gateway.cli.place import Place
 from gateway.cli.shifting import (
     Limits,
     Pace,
@@ -19,6 +22,7 @@ from gateway.cli.shifting import (
     unreached,
 )
 from ledger.folds.routing import RoutingView
+from tests.cli.books import run, run_json
 from tests.support.events import START, after
 
 OLD = Pace(1000, 2, 100_000)
@@ -116,3 +120,92 @@ def test_steps_rise() -> None:
     for wrong in ("", "5,5", "50,5", "0,5", "101", "five"):
         with pytest.raises(ValueError, match="steps"):
             parse_steps(wrong)
+
+
+class Stage:
+    """`shift` with gateways of a script: of each hold, what came at the new ones. Time stands."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, data: Path, *holds: Pace) -> None:
+        self.data = ("--data", str(data))
+        self.holds = list(holds)
+        self.weights: list[tuple[str, int]] = []
+        for name in ("old", "new"):
+            run_json("backends", "add", name, "--url", f"http://{name}:1", *self.data)
+        real = backend_shift._weigh
+
+        def weigh(place: Place, name: str, weight: int) -> None:
+            self.weights.append((name, weight))
+            real(place, name, weight)
+
+        def came(before: Any, views: Any, backends: tuple[str, ...], now: Any) -> Pace:
+            return OLD if backends == ("old",) else self.holds.pop(0)
+
+        monkeypatch.setattr(backend_shift, "_weigh", weigh)
+        monkeypatch.setattr(backend_shift, "_hold", lambda *_: ())
+        monkeypatch.setattr(backend_shift, "views_of", lambda _: {})
+        monkeypatch.setattr(backend_shift, "unreached", lambda *_: ())
+        monkeypatch.setattr(backend_shift, "pace", came)
+
+    def shift(self, *args: str) -> Any:
+        result = run("backends", "shift", "--from", "old", "--to", "new", *args, *self.data)
+        return result.exit_code, result.output
+
+    def listed(self) -> dict[str, int]:
+        found = run_json("backends", "list", *self.data)["backends"]
+        return {one["id"]: one["weight"] for one in found}
+
+
+GOOD, SLOW, FEW = Pace(200, 0, 110_000), Pace(200, 0, 400_000), Pace(1, 0, None)
+
+
+def test_a_shift_goes_step_by_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stage = Stage(monkeypatch, tmp_path / "data", GOOD, GOOD)
+    code, said = stage.shift("--steps", "10,100")
+    assert code == 0 and "tollbook backends drain old" in said
+    assert stage.weights == [("new", 10), ("old", 90), ("new", 100), ("old", 0)]
+    assert stage.listed() == {"old": 0, "new": 100}
+
+
+def test_first_tokens_that_stay_late_roll_back_to_the_weights_that_were(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path / "data", GOOD, *[SLOW] * (backend_shift.HOLDS_MAX + 1))
+    run_json("backends", "set", "new", "--weight", "3", *stage.data)
+    code, said = stage.shift("--steps", "10,50,100")
+    assert code == 1 and "rolled back" in said and "400 ms at the new" in said
+    assert stage.listed() == {"old": 100, "new": 3} and not stage.holds
+
+
+def test_a_step_that_was_late_for_a_while_goes_on_once_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path / "data", SLOW, SLOW, GOOD)
+    assert stage.shift("--steps", "100")[0] == 0 and not stage.holds
+
+
+def test_with_too_few_requests_a_step_is_held_and_then_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path / "data", *[FEW] * (backend_shift.HOLDS_MAX + 1))
+    code, said = stage.shift("--steps", "100")
+    assert code == 0 and "too few to tell" in said and not stage.holds
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--from", "old", "--to", "old"), "both old and new"),
+        (("--from", "old", "--to", "newer"), "did you mean 'new'"),
+        (("--from", "old", "--to", "new"), "gateways do not reach new"),
+    ],
+)
+def test_what_cannot_be_shifted_is_refused_before_anything_changes(
+    tmp_path: Path, args: tuple[str, ...], why: str
+) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    for name in ("old", "new"):
+        run_json("backends", "add", name, "--url", f"http://{name}:1", *data)
+    refused = run("backends", "shift", *args, *data)
+    assert refused.exit_code == 1 and why in refused.stderr, refused.output
+    listed = run_json("backends", "list", *data)["backends"]
+    assert [one["weight"] for one in listed] == [100, 100]
