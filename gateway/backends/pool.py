@@ -175,10 +175,10 @@ class Pool:
         model = min(backend.known, default=None)
         made = None if model is None else await self.generate(backend, model)
         now = self._clock.monotonic()
-        if made is None or made.verdict != "failed":
-            # Where none can be asked for, the list has to be enough: the trials will tell.
+        if model is None or (made is not None and made.verdict != "failed"):
+            # Where there is nothing to ask for, the list has to be enough: the trials will tell.
             backend.probed(now, generated=True)
-        else:
+        elif made is not None:
             words = made.words + await self._but_healthy(backend)
             backend.not_generated(words, now, made.rung)
 

@@ -1,8 +1,8 @@
 """Whether an answer to a probe shows that a model generates. Pure.
 
 The first token of a reasoning model is one of thought, so a probe of one token has an empty text,
-and a model may end at once. Both are answers. None is what shows no text, counts no token and, where
-it does not count, has no end.
+and a model may end at once. Both are answers. None is what shows no text, counts no token and,
+where it does not count, has no end.
 """
 
 from typing import Literal

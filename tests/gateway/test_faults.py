@@ -21,7 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.proof.oracle import BUCKETS, Case, Row, complaints
 from tests.proof.plans import read
 from tests.proof.world import Stage, stage
-from tests.support.processes import Answer, call, tollbook, tollbook_json
+from tests.support.processes import Answer, call, tollbook, tollbook_json, wait_until
+
+SOON_SECONDS = 10.0
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -217,6 +219,7 @@ async def _play(directory: Path) -> Played:
             call, f"{url}/v1/moderations", {"model": "m-vllm"}, there.key.secret
         )
         retried = await _retried(there)
+        await asyncio.to_thread(wait_until, "no probe runs", lambda: _quiet(url), SOON_SECONDS)
         page = await asyncio.to_thread(call, f"{url}/metrics")
         bill = await asyncio.to_thread(tollbook_json, there.data, "bill")
         audit = await asyncio.to_thread(tollbook, there.data, "audit", check=False)
@@ -249,6 +252,12 @@ async def _retried(there: Stage) -> Row:
             request_id = answer.headers["x-request-id"]
             return (await there.rows([request_id]))[request_id]
     pytest.fail("no request came to the backend that fails")
+
+
+def _quiet(url: str) -> bool:
+    """True if no breaker is open. Until then a token is asked for now and then, and billed."""
+    backends = call(f"{url}/health/ready").json()["backends"].values()
+    return all(said.startswith("up") for said in backends)
 
 
 def _read(data: Path, sql: str) -> list[Row]:
