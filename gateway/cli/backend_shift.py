@@ -199,9 +199,20 @@ def _weights(place: Place, old: tuple[str, ...], new: tuple[str, ...]) -> dict[s
         if server is not None and server.draining:
             raise Stop(f"backend {name} is being drained; `tollbook backends undrain {name}` first")
         weights[name] = 100 if server is None else server.weight
-    if broken := unreached(views_of(place).values(), new, SystemClock().now()):
+    if broken := _unreached(place, new):
         raise Stop(f"nothing was changed: gateways do not reach {'; '.join(broken)}")
     return weights
+
+
+def _unreached(place: Place, new: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of the new ones no gateway reaches. One that has just been added is waited for."""
+    clock = SystemClock()
+    end = clock.monotonic() + TOLD_SECONDS
+    while broken := unreached(views_of(place).values(), new, clock.now()):
+        if clock.monotonic() >= end:
+            return broken
+        time.sleep(LOOK_SECONDS)
+    return ()
 
 
 def _weigh(place: Place, name: str, weight: int) -> None:

@@ -53,7 +53,7 @@ REQUEST_COLUMNS = (
     _same("state", TEXT, "open, finished, or abandoned by a gateway that died"),
     _same("source", TEXT, "the gateway that accepted it"),
     _same("key_id", TEXT, "the API key it came with"),
-    _same("model", TEXT, "the model that was asked for"),
+    _same("model", TEXT, "the model that is billed: the one that answered, or was asked last"),
     _same("endpoint", TEXT, "which endpoint was called"),
     _same("stream", FLAG, "whether the answer was streamed"),
     Column("accepted_at", INSTANT, "when it was accepted: its date on a bill", "accepted_us"),
@@ -82,7 +82,7 @@ ATTEMPT_COLUMNS = (
     Column("outcome", TEXT, "of the last: how the request ended"),
     Column("status", COUNT, "of the last: HTTP status of the answer"),
     Column("key_id", TEXT, "the API key of the request"),
-    Column("model", TEXT, "the model that was asked for"),
+    Column("model", TEXT, "the model that is billed: the one that answered, or was asked last"),
     Column("cost", MONEY, "of the last what the request costs, of every other zero"),
     Column("currency", TEXT, "currency of the cost"),
 )

@@ -200,8 +200,9 @@ def test_with_too_few_requests_a_step_is_held_and_then_goes_on(
     ],
 )
 def test_what_cannot_be_shifted_is_refused_before_anything_changes(
-    tmp_path: Path, args: tuple[str, ...], why: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, args: tuple[str, ...], why: str
 ) -> None:
+    monkeypatch.setattr(backend_shift, "TOLD_SECONDS", 0.0)
     data = ("--data", str(tmp_path / "data"))
     for name in ("old", "new"):
         run_json("backends", "add", name, "--url", f"http://{name}:1", *data)

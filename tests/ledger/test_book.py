@@ -161,8 +161,9 @@ def test_a_refused_event_changes_nothing_and_hashes_follow_keys(
 
 
 def test_a_backend_is_in_the_book_as_it_was_said() -> None:
-    said = {"key": "env:K", "engine": "vllm", "models": ["a"], "weight": 10, "draining": True}
-    book, reasons = folded(backend_registered("g", **said))
+    book, reasons = folded(
+        backend_registered("g", key="env:K", engine="vllm", models=["a"], weight=10, draining=True)
+    )
     server = book.backends["g"]
     assert not reasons and server.registered_at == START and server.removed_at is None
     assert (server.url, server.key, server.engine) == ("http://g:8000", "env:K", "vllm")
