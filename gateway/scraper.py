@@ -31,6 +31,9 @@ SILENT_SECONDS: Final = 15.0
 ANSWER_SECONDS_MAX: Final = 5.0
 """For one page; an engine that needs longer is read the next time."""
 
+SLOTS_SECONDS_MAX: Final = 1.0
+"""For llama.cpp's second page, which the counters of the first must not wait for."""
+
 LAST_SECONDS_MAX: Final = 2.0
 """The same at the end, when somebody waits for this process to be gone."""
 
@@ -152,7 +155,7 @@ class Scraper:
             if not page.counters:
                 fault = _lacking(backend, status)
             if page.kv_usage is None and (page.engine or backend.engine) == "llamacpp":
-                page = await self._with_slots(backend, page, seconds)
+                page = await self._with_slots(backend, page)
         except BackendFailed as failed:
             # What it said last stands, and what was sent since counts on top: it may be very busy.
             fault = str(failed)
@@ -160,12 +163,15 @@ class Scraper:
             self._heed(backend, page)
         self._note(backend, page, fault, tell=tell)
 
-    async def _with_slots(self, backend: Backend, page: Page, seconds: float) -> Page:
-        """llama.cpp's `page` with what its page of slots says, if it has one."""
+    async def _with_slots(self, backend: Backend, page: Page) -> Page:
+        """llama.cpp's `page` with what its page of slots says, if it has one and tells it soon."""
         now = self._clock.monotonic()
         if now - self._no_slots.get(backend.backend_id, -FAULT_SECONDS) < FAULT_SECONDS:
             return page
-        status, body = await self._client.fetch(backend, "/slots", seconds=seconds)
+        try:
+            status, body = await self._client.fetch(backend, "/slots", seconds=SLOTS_SECONDS_MAX)
+        except BackendFailed:
+            return page
         slots = read_slots(body) if status == 200 else None
         if slots is None:
             self._no_slots[backend.backend_id] = now

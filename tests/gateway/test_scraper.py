@@ -28,7 +28,7 @@ class Pages:
 
     def __init__(self, *script: tuple[int, bytes] | BackendFailed) -> None:
         self.script = list(script)
-        self.slots: tuple[int, bytes] | None = None
+        self.slots: tuple[int, bytes] | BackendFailed | None = None
         self.while_asked: Callable[[], object] = bool
         self.asked: list[tuple[str, str]] = []
         self.was_asked = asyncio.Event()
@@ -45,6 +45,8 @@ class Pages:
         self.was_asked.set()
         self.while_asked()
         if path == "/slots":
+            if isinstance(self.slots, BackendFailed):
+                raise self.slots
             return self.slots or (501, b"")
         step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(step, BackendFailed):
@@ -307,6 +309,16 @@ async def test_slots_of_llamacpp_say_what_its_metrics_lack(
     # Where there is no such page it is not asked for again at the end.
     wanted = 2 * [(200, SLOTS)] if asked and slots == (200, SLOTS) else [None] * asked
     assert paths.count("/slots") == len(wanted)
+
+
+async def test_slots_that_are_late_cost_no_counters() -> None:
+    house = House((200, LLAMA), engine="llamacpp", seconds=1000)
+    house.pages.slots = BackendFailed("slow", "no answer within 1 s")
+    await house.scraper.start()
+    await house.scraper.stop()
+    assert house.pages.asked == [("b", "/metrics"), ("b", "/slots")] * 2
+    assert [one.fault for one in house.said()] == [None, None]
+    assert house.backends[0].signals.running == 3
 
 
 async def test_backends_come_and_go() -> None:
