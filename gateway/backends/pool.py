@@ -26,6 +26,9 @@ DIAGNOSE_SECONDS = 30.0
 FRESH_SECONDS = 10.0
 """How old a view may be that says of a backend that it is down, and is believed at a start."""
 
+WHY_SECONDS_AT_START = 1.0
+"""For why a backend is away, while the door is still closed."""
+
 PROBE_SECONDS_MAX = 5.0
 """A server that needs longer for its list of models is busy beyond use or hangs. One that answered
 a request meanwhile is only busy."""
@@ -83,6 +86,7 @@ class Pool:
     def drop(self, backend_id: str) -> None:
         """A backend leaves. The requests that it works on go on."""
         self.backends.pop(backend_id, None)
+        self._diagnosed.pop(backend_id, None)
         task = self._tasks.pop(backend_id, None)
         if task is not None:
             task.cancel()
@@ -109,8 +113,11 @@ class Pool:
                 backend.restore(_restored(fresh[0], now, monotonic), fresh[0])
 
     async def start(self) -> None:
-        """Ask every backend once, at most `PROBE_SECONDS_MAX`, then go on in the background."""
-        await asyncio.gather(*(self._ask(backend) for backend in self.backends.values()))
+        """Ask every backend once, at most `PROBE_SECONDS_MAX` and a second for why one is away,
+        then go on in the background."""
+        await asyncio.gather(
+            *(self._ask(backend, WHY_SECONDS_AT_START) for backend in self.backends.values())
+        )
         self._runs = True
         for backend in self.backends.values():
             self._begin(backend)
@@ -126,8 +133,16 @@ class Pool:
 
     def _begin(self, backend: Backend, *, at_once: bool = False) -> None:
         task = asyncio.create_task(self._watch(backend, at_once=at_once))
-        task.add_done_callback(_say_why)
+        task.add_done_callback(lambda ended: self._ended(backend, ended))
         self._tasks[backend.backend_id] = task
+
+    def _ended(self, backend: Backend, task: asyncio.Task[None]) -> None:
+        """A fault of ours must not leave a backend unasked, since nothing else brings it back."""
+        if task.cancelled() or (fault := task.exception()) is None:
+            return
+        log.error("watching backend %s failed", backend.backend_id, exc_info=fault)
+        if self._runs and self._tasks.get(backend.backend_id) is task:
+            self._begin(backend)
 
     async def _watch(self, backend: Backend, *, at_once: bool) -> None:
         if not at_once:
@@ -138,7 +153,7 @@ class Pool:
             await self._try(backend)
             await asyncio.sleep(PROBE_SECONDS)
 
-    async def _ask(self, backend: Backend) -> None:
+    async def _ask(self, backend: Backend, why_seconds: float | None = None) -> None:
         if backend.held is not None:
             return
         try:
@@ -149,14 +164,14 @@ class Pool:
             now = self._clock.monotonic()
             if failed.reason == "slow" and backend.heard_since(PROBE_SECONDS_MAX, now):
                 return
-            rung, words = await self._why(backend, str(failed))
+            rung, words = await self._why(backend, str(failed), why_seconds)
             backend.failed(words, rung)
         else:
             backend.learn(status, body)
         backend.probed(self._clock.monotonic(), generated=self.generate is None)
         self._serve()
 
-    async def _why(self, backend: Backend, said: str) -> tuple[Rung, str]:
+    async def _why(self, backend: Backend, said: str, seconds: float | None) -> tuple[Rung, str]:
         """The rung that does not hold, and why. It is looked into when `said` is new, and then now
         and then: looking asks other ports than the backend's own."""
         if self.diagnose is None:
@@ -164,7 +179,11 @@ class Pool:
         now = self._clock.monotonic()
         at, about, found = self._diagnosed.get(backend.backend_id, (now, "", None))
         if about != said or now - at >= DIAGNOSE_SECONDS:
-            found = await self.diagnose(backend)
+            try:
+                async with asyncio.timeout(seconds):
+                    found = await self.diagnose(backend)
+            except TimeoutError:
+                return "list", said
             self._diagnosed[backend.backend_id] = now, said, found
         return found or ("list", said)
 
@@ -198,8 +217,3 @@ def _restored(view: RoutingView, now: datetime, monotonic: float) -> Breaker:
     age = max((now - view.observed_at).total_seconds(), 0.0)
     had = 1.0 if view.share is None else float(view.share)
     return rule.restored(state, had, monotonic - age, fresh=age < FRESH_SECONDS)
-
-
-def _say_why(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (fault := task.exception()) is not None:
-        log.error("a backend is watched no more", exc_info=fault)

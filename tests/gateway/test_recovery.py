@@ -235,3 +235,19 @@ async def test_a_list_that_is_late_does_not_shut_one_that_answers() -> None:
         assert up(backend), "it answered a request meanwhile"
         await made.until("it is silent for too long", lambda: not up(backend))
         assert (backend.rung, backend.fault) == ("list", "no answer within 5 s")
+
+
+async def test_a_fault_of_ours_leaves_no_backend_unwatched() -> None:
+    async with fake_backend(name="one") as one, clinic(one.url) as made:
+        fetch, fails = made.client.fetch, True
+
+        async def broken(*args: object, **more: object) -> tuple[int, bytes]:
+            if fails:
+                raise ZeroDivisionError
+            return await fetch(*args, **more)  # type: ignore[arg-type]
+
+        made.client.fetch = broken  # type: ignore[method-assign]
+        made["b-1"].failed("gone")
+        await asyncio.sleep(3 * PROBE_SECONDS)
+        fails = False
+        await made.until("it is asked again", lambda: up(made["b-1"]))
