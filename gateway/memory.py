@@ -43,6 +43,7 @@ class Memory:
         self._looked_at = float("-inf")
         self._begins = True
         self._had_part = self._asked = False
+        self._heard: dict[tuple[str, str], tuple[str, int, float | None]] = {}
         self.before: dict[str, RoutingView] = {}
         """By backend, what the last process of this name said last."""
 
@@ -67,10 +68,29 @@ class Memory:
         views = [view for view in self._views() if view.source != self._source]
         if self._begins:
             self._restore(views)
-        others = seen_by_others(views, self._name, self._clock.now())
+        others = seen_by_others([view for view in views if self._is_good(view)], self._name)
         for backend in self._pool.backends.values():
             backend.others_in_flight = others.in_flight.get(backend.backend_id, 0)
         self._pool.live_gateways = others.gateways + 1
+
+    def _is_good(self, view: RoutingView) -> bool:
+        """True if the gateway still stands by `view`.
+
+        One that was heard since this process began runs out by this clock here, so that a gateway
+        whose clock is wrong counts like any other; before that only its own clock can tell.
+        """
+        key = view.backend_id, view.gateway
+        known = self._heard.get(key)
+        if known is None or known[:2] != (view.source, view.sequence):
+            heard_at = None if known is None else self._looked_at
+            known = self._heard[key] = view.source, view.sequence, heard_at
+        lasts = (view.expires_at - view.observed_at).total_seconds()
+        if lasts <= 0:
+            return False  # the last word of one that has ended
+        heard_at = known[2]
+        if heard_at is None:
+            return view.expires_at > self._clock.now()
+        return self._looked_at - heard_at < lasts
 
     def _restore(self, views: list[RoutingView]) -> None:
         """Begin from `views`: from what a snapshot had, and again from all there is, but never over

@@ -104,15 +104,12 @@ class Others(msgspec.Struct, frozen=True):
     gateways: int
 
 
-def seen_by_others(views: Iterable[RoutingView], gateway: str, now: datetime) -> Others:
-    """What gateways other than `gateway` say in views that are good at `now`.
-
-    One that has ended, or is not heard of any more, has nothing at any backend.
-    """
+def seen_by_others(views: Iterable[RoutingView], gateway: str) -> Others:
+    """What gateways other than `gateway` say in `views`, which are all good now."""
     in_flight: dict[str, int] = {}
     gateways: set[str] = set()
     for view in views:
-        if view.gateway != gateway and view.expires_at > now:
+        if view.gateway != gateway:
             gateways.add(view.gateway)
             in_flight[view.backend_id] = in_flight.get(view.backend_id, 0) + view.in_flight
     return Others(in_flight, len(gateways))

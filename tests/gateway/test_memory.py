@@ -7,7 +7,7 @@ import pytest
 
 from gateway.backends.pool import Backend, Pool
 from gateway.memory import LOOK_SECONDS, Memory
-from ledger.folds.routing import RoutingView, seen_by_others
+from ledger.folds.routing import RoutingView
 from tests.gateway.test_scraper import Pages
 from tests.streams.builders import FakeClock
 
@@ -159,6 +159,27 @@ def test_others_have_in_flight_what_they_say_while_it_is_good(house: House) -> N
 
 
 def test_a_gateway_that_said_its_last_word_has_nothing_anywhere(house: House) -> None:
+    house.known = [house.view("a", "one", in_flight=3)]
+    house.memory.start()
+    assert (house.others(), house.pool.live_gateways) == ([3, 0], 2)
     now = house.clock.now()
-    ended = house.view("a", "one", age=0.0, in_flight=3, expires_at=now)
-    assert seen_by_others([ended], "box", now).gateways == 0
+    house.known = [
+        house.view("a", "one", age=0.0, in_flight=3, sequence=2, expires_at=now),
+    ]
+    house.look()
+    assert (house.others(), house.pool.live_gateways) == ([0, 0], 1)
+
+
+@pytest.mark.parametrize("wrong", [-3600.0, -15.0, 15.0, 3600.0])
+def test_a_gateway_whose_clock_is_wrong_counts_while_it_is_heard(
+    house: House, wrong: float
+) -> None:
+    house.memory.start()
+    for sequence in range(1, 5):
+        house.known = [house.view("a", "one", age=-wrong, in_flight=sequence, sequence=sequence)]
+        house.clock.advance(1.5)
+        house.look()
+    assert (house.others(), house.pool.live_gateways) == ([4, 0], 2)
+    house.clock.advance(10)
+    house.look()
+    assert (house.others(), house.pool.live_gateways) == ([0, 0], 1), "it is heard no more"
