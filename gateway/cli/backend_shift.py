@@ -16,7 +16,7 @@ from gateway.cli.options import NAMES, Parsed, json_option
 from gateway.cli.output import json_text
 from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
-from gateway.cli.shifting import Judged, Limits, Pace, judge, pace, together, unreached
+from gateway.cli.shifting import Judged, Limits, Pace, judge, pace, together, unreached, worst
 from gateway.cli.views import views_of
 from ledger.clock import SystemClock
 from ledger.folds.routing import RoutingView
@@ -121,7 +121,9 @@ def command(
         hold_seconds=hold_seconds,
         weights=_weights(place, old, new),
     )
-    seen = Pace()
+    # At first the old ones have all of it, as the new ones will at the end.
+    usual = pace({}, views_of(place).values(), old, SystemClock().now())
+    seen = Pace(0, 0, usual.first_token_us)
     told: list[dict[str, object]] = []
     for step in steps:
         judged, seen = _step(place, shift, step, seen)
@@ -154,7 +156,7 @@ def _step(place: Place, shift: Shift, step: int, seen: Pace) -> tuple[Judged, Pa
         before = views_of(place)
         broken = _hold(place, shift, step, before)
         views, now = views_of(place).values(), SystemClock().now()
-        old = together(old, pace(before, views, shift.old, now))
+        old = worst(old, pace(before, views, shift.old, now))
         new = together(new, pace(before, views, shift.new, now))
         if broken:
             return Judged("bad", f"gateways do not reach {'; '.join(broken)}"), old

@@ -16,7 +16,7 @@ than this."""
 FAILURES_MIN: Final = 3
 """One failure may be anything, where there is nothing to compare it with."""
 
-SLOWER_US_MIN: Final = 20_000
+SLOWER_US_MIN: Final = 50_000
 """A first token that comes later by less than this is not worth a word, whatever the ratio."""
 
 Verdict = Literal["good", "few", "slow", "bad"]
@@ -139,8 +139,13 @@ def _ways(many: int, few: int) -> float:
 
 def together(one: Pace, other: Pace) -> Pace:
     """Both, the first token of `other` if it has one."""
-    return Pace(
-        one.requests + other.requests,
-        one.failures + other.failures,
-        one.first_token_us if other.first_token_us is None else other.first_token_us,
-    )
+    later = one.first_token_us if other.first_token_us is None else other.first_token_us
+    return Pace(one.requests + other.requests, one.failures + other.failures, later)
+
+
+def worst(one: Pace, other: Pace) -> Pace:
+    """Both, the later first token of the two: what new ones are held against, since the old ones
+    become faster as they get less to do."""
+    told = [each for each in (one.first_token_us, other.first_token_us) if each is not None]
+    first = max(told, default=None)
+    return Pace(one.requests + other.requests, one.failures + other.failures, first)

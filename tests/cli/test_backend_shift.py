@@ -20,6 +20,7 @@ from gateway.cli.shifting import (
     pace,
     together,
     unreached,
+    worst,
 )
 from ledger.folds.routing import RoutingView
 from tests.cli.books import run, run_json
@@ -59,7 +60,8 @@ def test_more_failures_roll_back_and_late_first_tokens_hold(new: Pace, verdict: 
 
 
 def test_a_ratio_alone_is_not_slow_where_nobody_would_notice() -> None:
-    assert judge(Pace(100, 0, 2_000), Pace(100, 0, 9_000), Limits()).verdict == "good"
+    assert judge(Pace(100, 0, 2_000), Pace(100, 0, 45_000), Limits()).verdict == "good"
+    assert judge(Pace(100, 0, 2_000), Pace(100, 0, 55_000), Limits()).verdict == "slow"
 
 
 def test_where_the_old_tell_too_little_a_few_failures_beyond_the_limit_are_enough() -> None:
@@ -105,7 +107,13 @@ def test_pace_is_what_came_since_and_a_new_process_counts_from_its_start() -> No
 
 def test_paces_add_up_and_the_last_first_token_stands() -> None:
     assert together(Pace(1, 1, 5), Pace(2, 0, None)) == Pace(3, 1, 5)
-    assert together(Pace(1, 1, 5), Pace(2, 0, 7)) == Pace(3, 1, 7)
+    assert together(Pace(1, 1, 7), Pace(2, 0, 5)) == Pace(3, 1, 5)
+
+
+def test_the_new_are_held_against_the_worst_of_the_old() -> None:
+    assert worst(Pace(1, 1, 7), Pace(2, 0, 5)) == worst(Pace(2, 0, 5), Pace(1, 1, 7))
+    assert worst(Pace(1, 1, 7), Pace(2, 0, 5)) == Pace(3, 1, 7)
+    assert worst(Pace(), Pace(2, 0, 5)) == Pace(2, 0, 5)
 
 
 def test_a_backend_is_reached_if_one_gateway_reaches_it() -> None:
