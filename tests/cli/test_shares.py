@@ -30,7 +30,7 @@ from tests.support.derived import put
 from tests.support.events import START, after
 from tests.support.kafka import settings_file
 from tests.support.processes import backend as fake
-from tests.support.processes import wait_until
+from tests.support.processes import call, wait_until
 
 CALLS = 40
 SVG = "{http://www.w3.org/2000/svg}"
@@ -146,6 +146,9 @@ def test_a_running_gateway_tells_its_shares_and_they_are_drawn(tmp_path: Path) -
         assert sum(part["picks"] for part in parts) == CALLS
         assert [part["expected"] for part in parts] == pytest.approx([0.5, 0.5], abs=0.1)
         assert all(part["off"] is None and part["before_start"] is None for part in parts)
+        metrics = call(gateway.url + "/metrics").body.decode()
+        assert 'tollbook_share_off{backend="b-1"} 0.0' in metrics
+        assert 'tollbook_share_expected{backend="b-2"} 0.' in metrics
         drawn = run("shares", "--data", str(data), "--plot", str(tmp_path / "shares.svg"))
         assert drawn.exit_code == 0 and "as it should be" in drawn.stdout
         assert "b-2" in (tmp_path / "shares.svg").read_text()

@@ -23,7 +23,7 @@ from tests.gateway.doors import new_key, toml
 from tests.routing.crowd import Crowd, backends, crowd
 from tests.routing.street import Street, street
 from tests.support.fake_backend import KEY
-from tests.support.processes import Gateway, free_port, tollbook, wait_until
+from tests.support.processes import Gateway, free_port, tollbook, tollbook_json, wait_until
 
 POINTS: Final = 5.0
 """How far a share may move over a restart, in points of a hundred."""
@@ -57,11 +57,13 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """All restarts, lines of the gateways' log that called a share off, and the audit's word."""
+    """All restarts, lines of the gateways' log that called a share off, the audit's word, and what
+    the last gateway said of shares before its start."""
 
     restarts: tuple[Restart, ...]
     off: tuple[str, ...]
     audit: str
+    remembered: dict[str, float | None]
 
     @property
     def furthest(self) -> float:
@@ -106,6 +108,7 @@ def play(
 ) -> Played:
     """So many restarts, with clients that never rest."""
     found: list[Restart] = []
+    told: dict[str, float | None] = {}
     with street(*SPEEDS) as servers:
         for name, milliseconds in SPEEDS.items():
             servers.servers[name].become(f"n1-d{milliseconds}")
@@ -121,17 +124,22 @@ def play(
                     after = _shares(calling, window)
                     found.append(Restart(_how(number), before, after))
                     say(_line(number, found[-1]))
-                    before = _shares(calling, window)
+                    before, told = _shares(calling, window), _remembered(inn)
                     _end(one, number + 1)
         lines = inn.log.read_text(errors="replace").splitlines()
         audit = tollbook(inn.data, "audit", check=False).stdout.strip().splitlines()[-1]
     off = tuple(line for line in lines if "the share of backend" in line)
-    return Played(tuple(found), off, audit)
+    return Played(tuple(found), off, audit, told)
 
 
 def _shares(calling: Crowd, window: int) -> dict[str, float]:
     counted = backends(calling.more(window, ANSWERS_SECONDS_MAX)[:window])
     return {name: count / counted.total() for name, count in counted.items()}
+
+
+def _remembered(inn: Inn) -> dict[str, float | None]:
+    (told,) = tollbook_json(inn.data, "shares")["gateways"]
+    return {one["id"]: one["before_start"] for one in told["backends"]}
 
 
 def _how(number: int) -> str:

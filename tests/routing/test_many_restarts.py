@@ -40,6 +40,10 @@ def test_a_gateway_that_was_ended_and_one_that_was_killed_go_on_with_the_same_sh
     for one in played.restarts:
         assert one.after.keys() == SPEEDS.keys()
         assert one.after["quick"] > 2 * one.after["slow"], "shares differ, so that it is remembered"
+    last = played.restarts[-1].before
+    for name, share in played.remembered.items():
+        # Told at most two seconds before a kill, of up to a minute: not just what clients saw last.
+        assert share == pytest.approx(last[name], abs=0.1), played.remembered
     draw(played, tmp_path / "plots")
     drawn = sorted(path.name for path in (tmp_path / "plots").iterdir())
     assert drawn == ["restarts-moves.svg", "restarts-shares.svg"]
@@ -48,9 +52,9 @@ def test_a_gateway_that_was_ended_and_one_that_was_killed_go_on_with_the_same_sh
 def test_the_furthest_move_is_of_any_server_and_of_one_that_came_or_went_too() -> None:
     even = Restart("SIGTERM", {"a": 0.5, "b": 0.5}, {"a": 0.48, "b": 0.52})
     gone = Restart("kill -9", {"a": 0.5, "b": 0.5}, {"a": 0.9, "c": 0.1})
-    assert Played((even,), (), "").furthest == pytest.approx(2)
+    assert Played((even,), (), "", {}).furthest == pytest.approx(2)
     assert gone.moves() == pytest.approx({"a": 40, "b": -50, "c": 10})
-    assert "1 of them by kill -9" in Played((even, gone), (), "clean").words()
+    assert "1 of them by kill -9" in Played((even, gone), (), "clean", {}).words()
 
 
 @given(restarts)
