@@ -26,6 +26,8 @@ from tests.support.processes import (
 LONG = "fake-n40-i50000"
 """A stream of two seconds."""
 SHORT = "fake-n4-i5000"
+MAX_TOKENS = 60
+"""At 50 ms for each, what a long answer may still have takes three seconds at most."""
 
 
 class Load(threading.Thread):
@@ -39,7 +41,8 @@ class Load(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.is_set():
-            self.answers.append(ask(self._gateway, self._key, self._model, stream=True))
+            answer = ask(self._gateway, self._key, self._model, stream=True, max_tokens=MAX_TOKENS)
+            self.answers.append(answer)
 
     def end(self) -> None:
         self._ended.set()
@@ -98,6 +101,7 @@ def test_a_backend_is_added_drained_stopped_and_removed_under_load(tmp_path: Pat
             wait_until("a long answer runs at it", lambda: running(one) > 0)
             drained = tollbook_json(data, "backends", "drain", "one")
             assert drained["safe"] and drained["running"] == 0
+            assert 1 <= drained["grace_seconds"] <= 20 and drained["waited_seconds"] < 20
             left = running(one)
             one.kill()
             assert left == 0
