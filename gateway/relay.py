@@ -333,7 +333,7 @@ class Relay:
         secret = backend.secret
         await reply.start(answer.status, self._head(call, answer))
         while data := await answer.read():
-            call.heard = monotonic()
+            call.heard = backend.heard_at = monotonic()
             passed = meter.feed(data)
             if call.first_token is None and meter.chunks:
                 call.first_token = call.heard

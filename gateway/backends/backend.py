@@ -59,7 +59,6 @@ class Backend:
     __slots__ = (
         "_fixed_engine",
         "_fixed_models",
-        "_heard_at",
         "authorization",
         "backend_id",
         "between_tokens_us",
@@ -69,6 +68,7 @@ class Backend:
         "failures",
         "fault",
         "first_token_us",
+        "heard_at",
         "held",
         "in_flight",
         "known",
@@ -141,7 +141,7 @@ class Backend:
         self.fault: str | None = "it was not asked yet"
         self.rung: Rung | None = None
         self.signals.lose()
-        self._heard_at = float("-inf")
+        self.heard_at = float("-inf")
 
     def learn(self, status: int, body: bytes) -> None:
         """Take what `/v1/models` answered. A list that cannot be read leaves the last one."""
@@ -198,13 +198,13 @@ class Backend:
 
     def answered(self, trial: int | None, now: float) -> None:
         """A request has its first token, or its whole answer. Its trial has its place no more."""
-        self._heard_at = now
+        self.heard_at = now
         if trial is not None:
             self._take(rule.answered(self.breaker, trial, now))
 
     def succeeded(self, now: float) -> None:
         """A request was answered whole."""
-        self._heard_at = now
+        self.heard_at = now
         self.breaker = rule.succeeded(self.breaker, now)
 
     def faulty(self, reason: str, now: float, *, sure: bool = False) -> None:
@@ -213,8 +213,8 @@ class Backend:
         self._take(rule.failed(self.breaker, now, sure=sure), reason, "requests")
 
     def heard_since(self, seconds: float, now: float) -> bool:
-        """True if it answered a request in the last `seconds`."""
-        return now - self._heard_at < seconds
+        """True if a request heard of it in the last `seconds`."""
+        return now - self.heard_at < seconds
 
     def first_token(self, seconds: float) -> None:
         """Note how long an answer took to its first chunk with text."""
