@@ -77,7 +77,7 @@ class Server:
         """Calls that it is at work on now."""
         return sum(call.end == "open" for call in self.calls())
 
-    def waits_at_most_one_list(self, seen: int, lists: int) -> None:
+    def has_calls_by_the_first_list(self, seen: int, lists: int) -> None:
         """It has calls again before it was asked for its models a second time.
 
         `seen` and `lists` are the calls and the lists that it knew when it came back. A count of

@@ -20,6 +20,7 @@ from tests.kill.put_back import put_back
 from tests.kill.stop import sigterm
 from tests.kill.world import fleet
 from tests.proof.long import scripts
+from tests.routing.long import routing
 
 SCENARIOS: dict[str, Scenario] = {
     "kill-gateway": kill_gateway,
@@ -35,6 +36,7 @@ SCENARIOS: dict[str, Scenario] = {
     "cluster-servers": cluster_servers,
     "cluster-members": cluster_members,
     "scripts": scripts,
+    "routing": routing,
 }
 
 ROUNDS_DEFAULT = 20
