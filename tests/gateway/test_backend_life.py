@@ -61,6 +61,17 @@ def loaded(gateway: Gateway, key: Key, count: int, model: str = SHORT) -> Iterat
             load.end()
 
 
+def models(gateway: Gateway, key: Key) -> Answer:
+    return call(f"{gateway.url}/v1/models", key=key.secret)
+
+
+def known_key(gateway: Gateway, data: Path, name: str, *args: str) -> Key:
+    """A new key that the gateway knows by now."""
+    key = new_key(data, name, *args)
+    wait_until("the key is known", lambda: models(gateway, key).status == 200)
+    return key
+
+
 def shares(loads: list[Load]) -> Counter[str]:
     """Answers by backend; none of them failed."""
     answers = [answer for load in loads for answer in load.answers]
@@ -79,6 +90,10 @@ def listed(data: Path) -> dict[str, dict[str, Any]]:
     return {one["id"]: one for one in found}
 
 
+def states(data: Path) -> dict[str, str]:
+    return {name: said["state"] for name, said in listed(data).items()}
+
+
 @pytest.mark.e2e
 def test_a_backend_is_added_drained_stopped_and_removed_under_load(tmp_path: Path) -> None:
     data = tmp_path / "data"
@@ -88,14 +103,15 @@ def test_a_backend_is_added_drained_stopped_and_removed_under_load(tmp_path: Pat
         gateway = stack.enter_context(
             door(tmp_path, [backend(one.url, "one")], gateway={"models": ["*"]})
         )
-        key = new_key(data, "all")
+        key = known_key(gateway, data, "all")
         reference = f"file:{tmp_path}/server-key"
         with loaded(gateway, key, 3) as loads:
             tollbook(data, "backends", "add", "two", "--url", two.url, "--key", reference)
             wait_until("the new backend gets requests", lambda: two.stats()["requests"] > 3)
         assert set(shares(loads)) == {"one", "two"}
-        wait_until("both are told of", lambda: len(listed(data)) == 2)
-        assert listed(data)["one"]["from"] == "heard of" and listed(data)["two"]["state"] == "up"
+        wait_until("both are told of as up", lambda: states(data) == {"one": "up", "two": "up"})
+        origins = {name: said["from"] for name, said in listed(data).items()}
+        assert origins == {"one": "heard of", "two": "registry"}
 
         with loaded(gateway, key, 3) as loads, loaded(gateway, key, 2, LONG) as long:
             wait_until("a long answer runs at it", lambda: running(one) > 0)
@@ -125,10 +141,9 @@ def test_a_smaller_model_answers_is_named_and_is_billed_as_what_it_was(tmp_path:
         servers = [backend(big.url, "one"), backend(small.url, "two")]
         to = [{"model": model, "to": ["fake-small"]} for model in ("fake-big", "fake-ghost")]
         gateway = stack.enter_context(door(tmp_path, servers, fallbacks=to))
-        key, strict = new_key(data, "all"), new_key(data, "strict", "--no-fallback")
-        few = new_key(data, "few", "--models", "fake-big")
-        for one in (key, strict, few):
-            wait_until("the key is known", lambda one=one: ask(gateway, one, "x").status != 401)
+        key = known_key(gateway, data, "all")
+        strict = known_key(gateway, data, "strict", "--no-fallback")
+        few = known_key(gateway, data, "few", "--models", "fake-big")
         usual = ask(gateway, key, "fake-big")
         assert usual.headers["x-tollbook-backend"] == "one"
         assert "x-tollbook-fallback" not in usual.headers
@@ -177,7 +192,7 @@ def test_requests_shift_to_a_new_version_and_back_from_a_bad_one_without_a_failu
         bad = stack.enter_context(raw_server(refusing))
         servers = [backend(one.url, "one"), backend(two.url, "two")]
         gateway = stack.enter_context(door(tmp_path, servers, gateway={"models": ["*"]}))
-        key = new_key(data, "all")
+        key = known_key(gateway, data, "all")
         tollbook(data, "backends", "add", "three", "--url", bad.url, "--weight", "0")
         wait_until("the gateway tells of all three", lambda: len(listed(data)) == 3)
         with loaded(gateway, key, 4) as loads:
