@@ -5,7 +5,7 @@ counter only grows until its engine restarts, so what it moved by between two re
 engine did, however many readings between them were missed.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -360,24 +360,34 @@ def _fell(one: Reading, other: Reading) -> bool:
     return any(other.counters.get(name, count) < count for name, count in one.counters.items())
 
 
-def spans(line: Sequence[Reading], since: datetime, until: datetime) -> list[Span]:
-    """`line` cut near every full hour from `since` to `until`.
+def spans(
+    line: Sequence[Reading], since: datetime, until: datetime, told: datetime | None = None
+) -> list[Span]:
+    """`line` cut near every full hour from `since` to `until`, and at the last reading before
+    `told`: up to there everything is known, so a verdict need not wait for the hour's end.
 
     An engine of another kind or age, behind the same address, begins a span of its own.
     """
     found: list[Span] = []
     within = [one for one in line if since - NEAR <= one.at <= until + NEAR]
     for _, group in groupby(within, key=lambda one: counting_of(one.counters)):
-        found += _hours(list(group), since, until)
+        found += _hours(list(group), since, until, told)
     return found
 
 
-def _hours(line: Sequence[Reading], since: datetime, until: datetime) -> Iterator[Span]:
+def _hours(
+    line: Sequence[Reading], since: datetime, until: datetime, told: datetime | None
+) -> Iterator[Span]:
     moments = [reading.at for reading in line]
+    begin, end = max(since, line[0].at), min(until, line[-1].at)
+    marks = {mark: _nearest(moments, mark) for mark in _marks(begin, end)}
+    if told is not None and begin < told <= end:
+        place = bisect_right(moments, told) - 1
+        if told - moments[place] <= NEAR:
+            marks[told] = place
     edges: list[int] = []
     skipped: list[list[datetime]] = []
-    for mark in _marks(max(since, line[0].at), min(until, line[-1].at)):
-        near = _nearest(moments, mark)
+    for mark, near in sorted(marks.items()):
         if abs(line[near].at - mark) > NEAR:
             if skipped:
                 skipped[-1].append(mark)

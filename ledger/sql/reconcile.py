@@ -61,12 +61,20 @@ class Unread(msgspec.Struct, frozen=True):
 def reconcile(
     read: ReadSession, since: datetime, until: datetime, backend_id: str | None = None
 ) -> Iterator[Window]:
-    """Every window between `since` and `until`, by backend and then by time."""
+    """Every window between `since` and `until`, by backend and then by time.
+
+    One ends where every source has told all (`heard_until`), so that what is over gets its verdict
+    at once and keeps it.
+    """
+    told, span = heard_until(read), _read_span(read)
+    if span is None:
+        return
+    since, until = max(since, span[0]), min(until, span[1])
     for backend in _read_backends(read, since, until, backend_id):
         begun = since
         while begun < until:
             end = min(begun + AT_ONCE, until)
-            yield from _windows(read, backend, begun, end)
+            yield from _windows(read, backend, begun, end, told)
             begun = end
 
 
@@ -113,8 +121,15 @@ def heard_until(read: ReadSession) -> datetime | None:
 
 def first_reading(read: ReadSession) -> datetime | None:
     """When a counter was read for the first time; null if none ever was."""
-    found = read.value(select(func.min(tables.counters.c.at_us)))
-    return None if found is None else from_us(found)
+    span = _read_span(read)
+    return None if span is None else span[0]
+
+
+def _read_span(read: ReadSession) -> tuple[datetime, datetime] | None:
+    """When counters were read for the first time and for the last."""
+    at = tables.counters.c.at_us
+    ((first, last),) = read.rows(select(func.min(at), func.max(at)))
+    return None if first is None else (from_us(first), from_us(last))
 
 
 def latest(read: ReadSession, now: datetime) -> Checked | None:
@@ -163,11 +178,13 @@ def _readings(read: ReadSession, backend: str, since: datetime, until: datetime)
     ]
 
 
-def _windows(read: ReadSession, backend: str, since: datetime, until: datetime) -> Iterator[Window]:
+def _windows(
+    read: ReadSession, backend: str, since: datetime, until: datetime, told: datetime | None
+) -> Iterator[Window]:
     readings = _readings(read, backend, since, until)
     faults = [one for one in readings if one.fault is not None]
     traffic = _Traffic(read, backend, since, until)
-    for span in spans(in_line(readings), since, until):
+    for span in spans(in_line(readings), since, until, told):
         if len(span.line) > 1:
             window = _window(traffic, span, faults)
             if window is not None:

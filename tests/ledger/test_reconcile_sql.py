@@ -249,6 +249,21 @@ def test_only_what_every_living_source_has_told_is_over(ledger: Ledger) -> None:
         assert len(list(settled(reconcile(read, ZERO, ZERO + HOUR), heard))) == 1
 
 
+@pytest.mark.parametrize("seconds", range(1801, 1831, 4))
+def test_what_is_told_of_an_hour_has_a_verdict_wherever_the_last_reading_stands(
+    ledger: Ledger, seconds: int
+) -> None:
+    # With a mark each minute and a reading each quarter of one, a finding would come and go.
+    drafts = [read_at(n, 10 + 15 * n, 10 + n, 3, 5) for n in range(160)]
+    Feeder(ledger).feed(scribed([*drafts, say.mark(SOURCE, 1, after(seconds), {})]))
+    with ledger.read() as read:
+        heard = heard_until(read)
+        assert heard is not None
+        (over,) = settled(reconcile(read, ZERO, ZERO + HOUR), heard)
+        (checked,) = settled(reconcile(read, ZERO, heard), heard)
+    assert over == checked and 0 <= seconds - (over.end - ZERO).total_seconds() < 15
+
+
 def test_the_audit_says_what_is_beyond_the_bound(ledger: Ledger) -> None:
     drafts = [
         *served("r1", 100, say.tokens(10, 5, 3)),
