@@ -190,3 +190,22 @@ async def test_a_stop_in_the_middle_of_a_count_keeps_what_is_known() -> None:
     await task
     assert (desk.last().outcome, desk.last().basis) == ("backend_lost", "counted")
     assert desk.reply.ended
+
+
+@pytest.mark.parametrize("name", ["messages", "responses"])
+async def test_half_a_line_is_not_passed_on_before_an_error(name: str) -> None:
+    """It would make the error a part of what nobody can read."""
+    whole = b'data: {"type":"ping"}\n\n'
+    desk = Desk(ScriptedClient(ScriptedAnswer(whole, b'event: x\ndata: {"type":"con', LOST)))
+    await desk.begin(BODY, BY_NAME[name])
+    *_, last = desk.reply.sent.removeprefix(whole).removesuffix(b"\n\n").split(b"\n")
+    assert desk.reply.sent.startswith(whole)
+    assert "error" in json.loads(last.removeprefix(b"data: "))
+
+
+async def test_a_secret_in_two_reads_is_veiled_in_every_dialect() -> None:
+    secret = b"sk-server-key-of-the-backend"
+    steps = b'data: {"type":"ping","key":"%b"}\n\n' % secret
+    desk = Desk(ScriptedClient(ScriptedAnswer(steps[:40], steps[40:])))
+    await desk.begin(BODY, BY_NAME["messages"])
+    assert desk.reply.sent == steps.replace(secret, b"[server key]")
