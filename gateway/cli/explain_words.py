@@ -206,7 +206,8 @@ def line_as_json(
 def _facts(row: "RequestRow", names: Mapping[str, str]) -> Iterator[tuple[str, Cell]]:
     key = row.key_id
     yield "request", row.request_id
-    yield "key", f"{key} ({names[key]})" if key in names else key
+    name = None if key is None else names.get(key)
+    yield "key", key if name is None else f"{key} ({name})"
     yield "model", row.model
     yield "endpoint", f"{row.endpoint}{', streamed' if row.stream else ''}"
     yield "gateway", row.source
