@@ -164,7 +164,7 @@ class Relay:
         """The client of `call` hung up: stop the backend and bill what was produced, or read its
         answer to the end where that is set for its model or stopping is of no use."""
         engine = None if call.backend is None else call.backend.engine
-        if call.cut is None and reads_on(call.wish, engine, self._drain_to_end):
+        if call.cut is None and call.called and reads_on(call.wish, engine, self._drain_to_end):
             call.client_left = True
             return
         self._cut(call, "client_gone")
@@ -249,7 +249,8 @@ class Relay:
             why = failure.reason if failure else f"status {answer.status if answer else 0}"
             self._stats.attempts_failed[backend.backend_id, why] += 1
             backend.failures += 1
-            other = self._choose(call, tried) if len(tried) < ATTEMPTS_MAX else None
+            again = len(tried) < ATTEMPTS_MAX and not call.client_left
+            other = self._choose(call, tried) if again else None
             if other is None:
                 if answer is not None:
                     return answer

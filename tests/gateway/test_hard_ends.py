@@ -12,7 +12,8 @@ from gateway.wire.endpoints import BY_NAME, CHAT, Endpoint
 from gateway.wire.requests import Engine
 from ledger.events import RequestFinished, TokensDelivered, Usage
 from ledger.events.usage import TOKENS_MAX
-from tests.gateway.desk import BODY, Desk, ScriptedAnswer, ScriptedClient
+from tests.gateway.desk import BODY, Desk, ScriptedAnswer, ScriptedClient, SlowJournal
+from tests.streams.builders import FakeClock
 
 COUNTED = json.dumps({"count": 7}).encode()
 TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
@@ -209,3 +210,30 @@ async def test_a_secret_in_two_reads_is_veiled_in_every_dialect() -> None:
     desk = Desk(ScriptedClient(ScriptedAnswer(steps[:40], steps[40:])))
     await desk.begin(BODY, BY_NAME["messages"])
     assert desk.reply.sent == steps.replace(secret, b"[server key]")
+
+
+async def test_nothing_is_begun_for_a_client_who_has_left() -> None:
+    """What runs is read to its end where that is set; no backend is called for it any more."""
+    journal = SlowJournal(FakeClock())
+    desk = Desk(ScriptedClient(), journal=journal, wait_durable=True, drain_to_end=["m"])
+    task = desk.begin()
+    await desk.settle()
+    assert desk.call is not None
+    desk.relay.client_gone(desk.call)
+    journal.let_go.set()
+    await task
+    assert desk.client.called == []
+    assert (desk.last().outcome, desk.last().basis) == ("client_gone", "none")
+
+
+async def test_a_failed_attempt_is_not_repeated_for_a_client_who_has_left() -> None:
+    wait = asyncio.Event()
+    client = ScriptedClient(wait, ScriptedAnswer(b"no", status=500, content_type="text/plain"))
+    desk = Desk(client, backends=2, drain_to_end=["m"])
+    task = desk.begin()
+    await desk.settle()
+    assert desk.call is not None
+    desk.relay.client_gone(desk.call)
+    wait.set()
+    await task
+    assert (desk.last().outcome, desk.last().attempts) == ("client_gone", 1)
