@@ -48,6 +48,13 @@ is not ready. What one read so near to what another one read, and falls behind i
 another time than it says, and is left out; an engine that restarted shows it behind that, too."""
 
 
+READS_ONLY: Final = frozenset({"embeddings", "rerank"})
+"""Endpoints at which an engine reads and generates nothing."""
+
+COUNTS_ONLY: Final = frozenset({"tokenize", "messages/count_tokens"})
+"""Endpoints at which no model is run."""
+
+
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison: what `counters` together moved by, and what `buckets` of the ledger hold.
 
@@ -256,6 +263,12 @@ class Moved(msgspec.Struct, frozen=True):
     by: Mapping[str, int]
     restarts: tuple[Restart, ...]
     ends: tuple[Reading, ...]
+
+
+def makes_nothing(endpoint: str | None, *, output: bool) -> bool:
+    """True if no engine counts anything on that side for a request at `endpoint`, however it ended.
+    So one that failed there is no excuse for tokens that nobody asked for."""
+    return endpoint in COUNTS_ONLY or (output and endpoint in READS_ONLY)
 
 
 def counting_of(counters: Mapping[str, int]) -> Counting | None:

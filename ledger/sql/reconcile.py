@@ -319,6 +319,7 @@ def _ran_of(row: dict[str, Any], held: Held, given_up: datetime | None) -> Ran:
     return Ran(
         request_id=row["request_id"],
         key_id=row["key_id"],
+        endpoint=row["endpoint"],
         stream=row["stream"] is not False,
         state=row["state"],
         outcome=row["outcome"],

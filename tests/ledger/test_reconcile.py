@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.cuts import POLICIES
+from gateway.wire.endpoints import ENDPOINTS
 from ledger.events import Usage
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.causes import cause_words, finding, verdict, window_words
 from ledger.folds.counters import (
     COUNTINGS,
+    COUNTS_ONLY,
+    READS_ONLY,
     Counting,
     Measure,
     Reading,
@@ -214,6 +217,11 @@ CUTS: dict[str, tuple[Ran, int, int]] = {
         whole(60, failed="status 502", held_out=5000, stream=False),
         0,
         5000,
+    ),
+    "nothing is generated there": (
+        whole(60, basis="none", usage=Usage(), outcome="backend_lost", endpoint="embeddings"),
+        0,
+        0,
     ),
     "no end yet": (whole(60, state="open", ended=None, outcome=None, basis="running"), 0, 100),
     "answered elsewhere": (whole(60, failed="lost"), 0, 100),
@@ -464,6 +472,19 @@ def test_an_engine_is_known_by_its_counters_with_or_without_their_suffix() -> No
         assert counting_of(bare) is counting
         assert {value_of(bare, measure) for measure in counting.measures} == {7}
     assert counting_of({"process_cpu_seconds_total": 3}) is None
+
+
+def test_the_endpoints_that_cost_nothing_are_those_of_the_gateways_table() -> None:
+    silent = {endpoint.name for endpoint in ENDPOINTS.values() if not endpoint.generates}
+    assert silent == READS_ONLY | COUNTS_ONLY
+    lost = whole(60, basis="none", usage=Usage(), outcome="backend_lost", held_in=3)
+    for endpoint in COUNTS_ONLY:
+        looked = side(
+            window([llama(0), llama(600)], replace(lost, endpoint=endpoint)), "uncached_in"
+        )
+        assert (looked.low, looked.high) == (0, 0)
+    looked = side(window([llama(0), llama(600)], replace(lost, endpoint="rerank")), "uncached_in")
+    assert looked.high > 0
 
 
 def test_the_reason_of_a_stalled_client_is_the_gateways_own() -> None:
