@@ -427,6 +427,10 @@ class Relay:
         if failed.reason == "own_limit":
             await self._ends.cut(call, "gateway_failed", str(failed))
             raise Overloaded(f"Too much at once: {failed}. Try again.", code="own_limit")
+        if call.finished and call.meter is not None:
+            # It broke behind the end of its answer: all of it was counted and passed on.
+            await self._say(call, reply, b"", more=False)
+            return
         cause: Cause = "backend_lost" if call.answer else "backend_unreachable"
         begun = "broke off its answer" if call.answer else "could not be reached"
         words = f"The backend {begun}: {failed}. Try again."

@@ -237,3 +237,13 @@ async def test_a_failed_attempt_is_not_repeated_for_a_client_who_has_left() -> N
     wait.set()
     await task
     assert (desk.last().outcome, desk.last().attempts) == ("client_gone", 1)
+
+
+@pytest.mark.parametrize("name", ["chat/completions", "messages"])
+async def test_a_connection_that_breaks_behind_the_end_is_no_error(name: str) -> None:
+    end = DONE if name == "chat/completions" else b'data: {"type":"message_stop"}\n\n'
+    desk = Desk(ScriptedClient(ScriptedAnswer(TEXT, end, LOST)))
+    await desk.begin(BODY, BY_NAME[name])
+    assert desk.reply.sent == TEXT + end
+    assert desk.reply.ended
+    assert desk.last().outcome == "completed"

@@ -36,7 +36,7 @@ _WEIGHTS = (40, 16, 14, 14, 5, 3, 4, 2, 2)
 
 MUTE = "mute"
 
-LATE_KINDS = ("stall",)
+LATE_KINDS = ("cut", "stall")
 """What a backend does behind the last event of its stream: `cut`, `stall`."""
 
 WISHES: tuple[dict[str, Any], ...] = (
