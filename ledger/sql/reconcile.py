@@ -119,6 +119,20 @@ def heard_until(read: ReadSession) -> datetime | None:
     return from_us(min(living, default=newest))
 
 
+def fell_silent(read: ReadSession) -> list[tuple[str, datetime]]:
+    """Sources that were never closed and are waited for no more, with when each last told all: what
+    they served behind that may be on a disk that nobody reads."""
+    table, heard = tables.sources, heard_until(read)
+    if heard is None:
+        return []
+    unclosed = select(table.c.source, table.c.last_mark_us).where(
+        table.c.closed_us.is_(None),
+        table.c.last_mark_us.is_not(None),
+        table.c.last_mark_us < to_us(heard),
+    )
+    return [(source, from_us(at)) for source, at in read.rows(unclosed.order_by(table.c.source))]
+
+
 def first_reading(read: ReadSession) -> datetime | None:
     """When a counter was read for the first time; null if none ever was."""
     span = _read_span(read)

@@ -275,6 +275,20 @@ def test_the_audit_says_what_is_beyond_the_bound(ledger: Ledger) -> None:
     with ledger.read() as read:
         report = audit(read)
     (finding,) = report.findings
+    assert not report.notes
     assert finding.check == "engines" and report.looked_at["engines"] == 1
     assert "b-1" in finding.says and "8 tokens" in finding.says
     assert "llamacpp:tokens_predicted_total moved by 13, the ledger holds 5" in finding.says
+
+
+def test_a_source_that_fell_silent_is_named_where_an_engine_counted_more(ledger: Ledger) -> None:
+    # Its machine is off: what it served last is on its disk, and will explain the difference.
+    silent = "/gateway/test/0193a0000000700080000000000000c3"
+    Feeder(ledger, "its").feed(scribed([say.mark(silent, 1, after(600), {})], silent))
+    drafts = [read_at(1, 10, 0, 0, 0), read_at(2, 3000, 10, 3, 5)]
+    Feeder(ledger).feed(scribed([*drafts, say.mark(SOURCE, 1, after(3100), {"counters": 2})]))
+    with ledger.read() as read:
+        report = audit(read)
+    assert {finding.check for finding in report.findings} == {"engines"}
+    (note,) = report.notes
+    assert note.startswith(f"{silent} has told nothing since {after(600):%Y-%m-%dT%H:%M:%SZ}")
