@@ -68,6 +68,9 @@ _SAMPLE: Final = re.compile(
 )
 """What stands behind a name: labels, whose values may hold anything in quotes, and the value."""
 
+SAMPLE_BYTES_MAX: Final = 16 * 1024
+"""Labels and value of one sample; a longer one is damaged, and to search it would take seconds."""
+
 _OTHER_RANK: Final = re.compile(rb'\btp_rank="(?!0")')
 """Ranks of one tensor-parallel group work on the same tokens, and each may tell of them."""
 
@@ -114,7 +117,8 @@ def _values(text: bytes, name: bytes) -> list[float] | None:
         behind = at + len(mark)
         if text[behind : behind + 1] in (b"{", b" ", b"\t"):
             end = text.find(b"\n", behind)
-            sample = _SAMPLE.match(text, behind, len(text) if end < 0 else end)
+            end = min(len(text) if end < 0 else end, behind + SAMPLE_BYTES_MAX)
+            sample = _SAMPLE.match(text, behind, end)
             value = None if sample is None else _number(sample["value"])
             if sample is None or value is None:
                 return None
