@@ -64,7 +64,7 @@ NAMES: Final[dict[Engine, _Names]] = {
 _STARTED: Final = b"process_start_time_seconds"
 
 _SAMPLE: Final = re.compile(
-    rb"""[ \t]*(?P<labels>\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(?P<value>[^ \t\r]+)"""
+    rb"""(?:[ \t]*(?P<labels>\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}))?[ \t]+(?P<value>[^ \t\r]+)"""
 )
 """What stands behind a name: labels, whose values may hold anything in quotes, and the value."""
 
