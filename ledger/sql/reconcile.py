@@ -5,7 +5,7 @@ others, which widen a bound, are looked at one by one.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -46,6 +46,11 @@ SILENT: Final = timedelta(minutes=10)
 SHORT: Final = timedelta(minutes=10)
 """Over less time a verdict says little: what runs across the edges outweighs the rest."""
 
+BEGIN: Final = datetime(2, 1, 1, tzinfo=UTC)
+END: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""A clock may say anything. What is beyond these is not compared, since no date has neighbours
+there."""
+
 _SLACK_US: Final = to_us(from_us(0) + EDGE) + 1_000_000
 _NONE: Final = 0
 
@@ -69,7 +74,7 @@ def reconcile(
     told, span = heard_until(read), _read_span(read)
     if span is None:
         return
-    since, until = max(since, span[0]), min(until, span[1])
+    since, until = max(since, span[0], BEGIN), min(until, span[1], END)
     for backend in _read_backends(read, since, until, backend_id):
         begun = since
         while begun < until:
@@ -116,7 +121,7 @@ def heard_until(read: ReadSession) -> datetime | None:
     newest = max(said)
     quiet = newest - to_us(from_us(0) + SILENT)
     living = [mark for mark, closed in rows if closed is None and mark is not None and mark > quiet]
-    return from_us(min(living, default=newest))
+    return max(BEGIN, min(END, from_us(min(living, default=newest))))
 
 
 def fell_silent(read: ReadSession) -> list[tuple[str, datetime]]:

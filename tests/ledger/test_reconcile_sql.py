@@ -12,7 +12,7 @@ from ledger.events import Draft, Usage
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.reconcile import TEMPLATE_TOKENS_MAX, Side, Window
 from ledger.sql import reconcile as module
-from ledger.sql.reconcile import first_reading, heard_until, reconcile, settled, unread
+from ledger.sql.reconcile import first_reading, heard_until, latest, reconcile, settled, unread
 from ledger.sql.session import Ledger
 from tests.ledger.ledgers import Feeder, scribed
 from tests.support import events as say
@@ -292,3 +292,21 @@ def test_a_source_that_fell_silent_is_named_where_an_engine_counted_more(ledger:
     assert {finding.check for finding in report.findings} == {"engines"}
     (note,) = report.notes
     assert note.startswith(f"{silent} has told nothing since {after(600):%Y-%m-%dT%H:%M:%SZ}")
+
+
+@pytest.mark.parametrize("year", [1, 2, 9999])
+def test_a_clock_at_an_end_of_time_stops_no_comparison(ledger: Ledger, year: int) -> None:
+    # The runner compares between two batches: what is raised here would end the books.
+    zero = START.replace(year=year, month=1, day=1, hour=0, minute=0)
+    if year == 9999:
+        zero = zero.replace(month=12, day=31, hour=23, minute=20)
+    counts = {"vllm:prompt_tokens_total": 5, "vllm:generation_tokens_total": 5}
+    drafts = [
+        say.counted("b-1", 1, zero, counts),
+        say.counted("b-1", 2, zero + 0.5 * HOUR, counts),
+        say.mark(SOURCE, 1, zero + 0.65 * HOUR, {}),
+    ]
+    Feeder(ledger).feed(scribed(drafts))
+    with ledger.read() as read:
+        assert latest(read, START) is not None
+        assert not [one for one in audit(read).findings if one.check == "engines"]
