@@ -9,6 +9,7 @@ import pytest
 from gateway.backends.port import BackendFailed, Target
 from gateway.errors import ApiError
 from gateway.wire.endpoints import BY_NAME, CHAT, Endpoint
+from gateway.wire.prompts import BODY_BYTES_MAX, prompt_of
 from gateway.wire.requests import Engine
 from ledger.events import RequestFinished, TokensDelivered, Usage
 from ledger.events.usage import TOKENS_MAX
@@ -108,6 +109,13 @@ async def test_a_body_that_no_tokenizer_can_take_has_its_end(name: str) -> None:
     await task
     assert isinstance(desk.last(), RequestFinished)
     assert desk.last().outcome == "client_gone"
+
+
+def test_a_prompt_beyond_every_context_is_not_looked_through() -> None:
+    many = b",".join([b'{"role":"user","content":"x"}'] * 1000)
+    assert prompt_of(CHAT, b'{"model":"m","messages":[%b]}' % many) is not None
+    padded = b'{"model":"m","messages":[%b]%b}' % (many, b" " * BODY_BYTES_MAX)
+    assert prompt_of(CHAT, padded) is None
 
 
 @pytest.mark.parametrize("error", [b"", b'data: {"error":{"message":"no"}}\n\n'])
