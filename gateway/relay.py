@@ -396,7 +396,8 @@ class Relay:
     def _keep_limits(self) -> None:
         limits, now = self._timeouts, self._clock.monotonic()
         for call in list(self.open.values()):
-            if now - call.started > limits.total_seconds and not call.finished:
+            # A client that is slow to read what is finished has a limit of its own, below.
+            if now - call.started > limits.total_seconds and not (call.finished and call.sending):
                 self._cut(call, "total")
             elif call.heard is None:
                 if now - call.sent > limits.first_byte_seconds:

@@ -23,6 +23,14 @@ ASKED = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]}
 LOST = BackendFailed("lost", "the connection broke")
 
 
+class Endless(ScriptedAnswer):
+    """One that goes on with comments for ever."""
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        return await super().read() or b": still here\n\n"
+
+
 class SlowTokenizer(ScriptedClient):
     """One whose tokenizer answers when it is let go; `gone`: not at the backend that was called."""
 
@@ -255,3 +263,18 @@ async def test_a_connection_that_breaks_behind_the_end_is_no_error(name: str) ->
     assert desk.reply.sent == TEXT + end
     assert desk.reply.ended
     assert desk.last().outcome == "completed"
+
+
+@pytest.mark.parametrize("end", [DONE, b'data: {"error":{"message":"no"}}\n\n'])
+async def test_a_backend_that_never_stops_behind_its_end_is_cut_by_the_limit_of_all(
+    end: bytes,
+) -> None:
+    desk = Desk(ScriptedClient(Endless(TEXT, end)))
+    task = desk.begin()
+    await desk.settle()
+    desk.clock.advance(100_000)
+    await desk.settle()
+    desk.relay.tick()
+    await asyncio.wait_for(task, 5)
+    assert desk.reply.ended
+    assert not desk.relay.open
