@@ -275,6 +275,10 @@ async def test_a_backend_that_never_stops_behind_its_end_is_cut_by_the_limit_of_
     desk.clock.advance(100_000)
     await desk.settle()
     desk.relay.tick()
-    await asyncio.wait_for(task, 5)
+    await desk.settle()
+    ended = task.done()
+    task.cancel()
+    await task
+    assert ended
     assert desk.reply.ended
     assert not desk.relay.open
