@@ -143,8 +143,9 @@ class Relay:
             await self._backend_broke(call, failed, reply)
         except SpoolFailed as failed:
             words = f"The answer was cut: {POLICIES['spool_failed'].reason}."
-            error = Overloaded(words, code="spool_failed")
-            await self._fail(call, reply, "spool_failed", error, str(failed))
+            await self._fail(
+                call, reply, "spool_failed", Overloaded(words, code="spool_failed"), str(failed)
+            )
         except Exception as fault:
             await self._ends.cut(call, "gateway_failed", type(fault).__name__)
             raise
@@ -255,7 +256,10 @@ class Relay:
                 if answer is not None:
                     return answer
                 assert failure is not None, "an attempt ends in an answer or in a failure"
-                raise failure
+                try:
+                    raise failure
+                finally:
+                    del failure  # its trace leads here: a circle, which `let_go` tells of
             if answer is not None:
                 answer.close()
                 call.answer = None
@@ -420,9 +424,10 @@ class Relay:
                 await self._say(call, reply, b"", more=False)
             return
         words = f"The answer was cut: {policy.reason}."
-        late = policy.outcome == "timeout"
-        error = TooSlow(words) if late else Overloaded(words, code=policy.outcome)
-        await self._fail(call, reply, cause, error)
+        late, code = policy.outcome == "timeout", policy.outcome
+        await self._fail(
+            call, reply, cause, TooSlow(words) if late else Overloaded(words, code=code)
+        )
 
     async def _backend_broke(self, call: Call, failed: BackendFailed, reply: Reply) -> None:
         if failed.reason == "own_limit":
@@ -435,8 +440,8 @@ class Relay:
         cause: Cause = "backend_lost" if call.answer else "backend_unreachable"
         begun = "broke off its answer" if call.answer else "could not be reached"
         words = f"The backend {begun}: {failed}. Try again."
-        error = Upstream(words, code=POLICIES[cause].outcome)
-        await self._fail(call, reply, cause, error, str(failed))
+        code = POLICIES[cause].outcome
+        await self._fail(call, reply, cause, Upstream(words, code=code), str(failed))
 
     async def _fail(
         self, call: Call, reply: Reply, cause: Cause, error: ApiError, more: str | None = None
@@ -445,7 +450,10 @@ class Relay:
         the end of the answer comes after it."""
         if not call.head_sent:
             await self._ends.cut(call, cause, more)
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # as above: nobody who waits for it may hold it, either
         if call.meter is not None and not call.client_left:
             event = error.event(call.endpoint.errors, call.request_id)
             await self._say(call, reply, event, more=True)
