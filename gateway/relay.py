@@ -322,8 +322,7 @@ class Relay:
         await self._send_whole(call, answer, body, reply)
 
     async def _send_whole(self, call: Call, answer: Answer, body: bytes, reply: Reply) -> None:
-        if self._wait_durable:
-            await self._journal.durable()
+        await self._durable(call)
         headers = self._head(call, answer)
         headers.append((b"content-length", b"%d" % len(body)))
         call.head_sent = True
@@ -373,8 +372,14 @@ class Relay:
                 sent = None if call.kept is None else call.kept.bytes()
                 counted = await self._ends.count(call, counted, sent)
             self._complete(call, answer, None if meter.complete else NO_END, counted)
+        await self._durable(call)
+
+    async def _durable(self, call: Call) -> None:
+        """Wait until the end of `call` is as durable as it is asked for. Raises `SpoolFailed`."""
         if self._wait_durable:
+            call.withheld = True
             await self._journal.durable()
+            call.withheld = False
 
     def _head(self, call: Call, answer: Answer) -> list[tuple[bytes, bytes]]:
         """The backend's headers and ours: which backend it was, and what the gateway cost."""
@@ -418,7 +423,7 @@ class Relay:
         if call.client_left or policy.outcome == "client_gone":
             await self._ends.cut(call, cause)
             return
-        if call.finished:
+        if call.finished and not call.withheld:
             # All of it was passed on; only the backend did not end what it had finished.
             if call.meter is not None:
                 await self._say(call, reply, b"", more=False)

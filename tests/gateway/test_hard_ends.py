@@ -282,3 +282,32 @@ async def test_a_backend_that_never_stops_behind_its_end_is_cut_by_the_limit_of_
     assert ended
     assert desk.reply.ended
     assert not desk.relay.open
+
+
+class SlowAtTheEnd(SlowJournal):
+    """One whose first `durable` is quick."""
+
+    async def durable(self) -> None:
+        if len(self.events()) > 2:
+            await super().durable()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_stop_while_the_last_bytes_wait_for_the_disk_is_told(streamed: bool) -> None:
+    """They were not sent, and a clean end would say that there were none."""
+    plain = ScriptedAnswer(b'{"usage":{"prompt_tokens":1}}', content_type="application/json")
+    answer = ScriptedAnswer(TEXT, DONE) if streamed else plain
+    journal = SlowAtTheEnd(FakeClock())
+    desk = Desk(ScriptedClient(answer), journal=journal, wait_durable=True)
+    task = desk.begin(BODY if streamed else b'{"model":"m"}')
+    await desk.settle()
+    assert desk.last().outcome == "completed"
+    task.cancel()
+    if not streamed:
+        with pytest.raises(ApiError):
+            await task
+        return
+    await task
+    assert b'"code":"shutdown"' in desk.reply.sent
+    assert DONE not in desk.reply.sent
+    assert desk.reply.ended
