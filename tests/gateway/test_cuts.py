@@ -12,6 +12,7 @@ from gateway.backends.port import BackendFailed
 from gateway.cuts import DRAINED, POLICIES, Cause, Cut, bettered, billed, wants_tokens
 from gateway.errors import ApiError
 from gateway.keeping import ALL_BYTES_MAX, STREAM_BYTES_MAX, Allowance, Kept
+from gateway.tokenizers import SILENT_SECONDS
 from ledger.events import Basis, Usage
 from ledger.events.requests import Outcome
 from tests.gateway.desk import Desk, ScriptedAnswer, ScriptedClient, Step
@@ -352,3 +353,31 @@ async def test_a_client_that_does_not_read_that_it_failed_keeps_no_end_from_bein
     await task
     assert (desk.last().outcome, desk.last().basis) == ("backend_lost", "counted")
     assert desk.reply.ended
+
+
+async def test_a_tokenizer_that_is_silent_is_left_alone_for_a_while_and_its_neighbour_asked() -> (
+    None
+):
+    client = ScriptedClient(*[ScriptedAnswer(chunk("a"), LOST) for _ in range(3)])
+    asked: list[str] = []
+
+    async def fetch(target: object, *args: object, **more: object) -> tuple[int, bytes]:
+        name = target.backend_id  # type: ignore[attr-defined]
+        asked.append(name)
+        if name == "b-1":
+            raise BackendFailed("unreachable", "no answer within 2 s")
+        return 200, TOKENS
+
+    client.fetch = fetch  # type: ignore[method-assign]
+    desk = Desk(client, backends=2)
+    for backend in desk.pool.backends.values():
+        backend.up = True
+    desk.pool.backends["b-2"].in_flight = 99  # so that the first one is chosen
+    silent = []
+    for seconds in (0.0, 1.0, SILENT_SECONDS):
+        desk.clock.advance(seconds)
+        desk.reply.status, desk.reply.ended = None, False
+        await desk.begin(BODY)
+        assert desk.last().basis == "tokenized"
+        silent.append(asked.count("b-1"))
+    assert silent == [1, 1, 2]
