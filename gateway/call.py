@@ -74,6 +74,7 @@ class Call:
         "upstream",
         "watch",
         "wish",
+        "withheld",
     )
 
     def __init__(
@@ -124,6 +125,7 @@ class Call:
         self.head_sent = False
         self.sending = False  # true while the client's connection takes no more
         self.finished = False
+        self.withheld = False  # true while the last bytes wait for the disk
         self.watch: Callable[[], None] | None = None  # begins to look out for a hang-up
         self._overhead: float | None = None
 

@@ -132,8 +132,9 @@ class Relay:
             await self._backend_broke(call, failed, reply)
         except SpoolFailed as failed:
             words = f"The answer was cut: {POLICIES['spool_failed'].reason}."
-            error = Overloaded(words, code="spool_failed")
-            await self._fail(call, reply, "spool_failed", error, str(failed))
+            await self._fail(
+                call, reply, "spool_failed", Overloaded(words, code="spool_failed"), str(failed)
+            )
         except Exception as fault:
             await self._ends.cut(call, "gateway_failed", type(fault).__name__)
             raise
@@ -153,7 +154,7 @@ class Relay:
         """The client of `call` hung up: stop the backend and bill what was produced, or read its
         answer to the end where that is set for its model or stopping is of no use."""
         engine = None if call.backend is None else call.backend.engine
-        if call.cut is None and reads_on(call.wish, engine, self._drain_to_end):
+        if call.cut is None and call.called and reads_on(call.wish, engine, self._drain_to_end):
             call.client_left = True
             return
         self._cut(call, "client_gone")
@@ -236,12 +237,16 @@ class Relay:
                 return answer
             why = failure.reason if failure else f"status {answer.status if answer else 0}"
             self._stats.attempts_failed[backend.backend_id, why] += 1
-            other = self._chooser.choose(call, tried) if len(tried) < ATTEMPTS_MAX else None
+            again = len(tried) < ATTEMPTS_MAX and not call.client_left
+            other = self._chooser.choose(call, tried) if again else None
             if other is None:
                 if answer is not None:
                     return answer
                 assert failure is not None, "an attempt ends in an answer or in a failure"
-                raise failure
+                try:
+                    raise failure
+                finally:
+                    del failure  # its trace leads here: a circle, which `let_go` tells of
             if answer is not None:
                 answer.close()
                 call.answer = None
@@ -316,8 +321,7 @@ class Relay:
         await self._send_whole(call, answer, body, reply)
 
     async def _send_whole(self, call: Call, answer: Answer, body: bytes, reply: Reply) -> None:
-        if self._wait_durable:
-            await self._journal.durable()
+        await self._durable(call)
         headers = self._head(call, answer)
         headers.append((b"content-length", b"%d" % len(body)))
         call.head_sent = True
@@ -375,8 +379,14 @@ class Relay:
                 sent = None if call.kept is None else call.kept.bytes()
                 counted = await self._ends.count(call, counted, sent)
             self._complete(call, answer, None if meter.complete else NO_END, counted)
+        await self._durable(call)
+
+    async def _durable(self, call: Call) -> None:
+        """Wait until the end of `call` is as durable as it is asked for. Raises `SpoolFailed`."""
         if self._wait_durable:
+            call.withheld = True
             await self._journal.durable()
+            call.withheld = False
 
     def _head(self, call: Call, answer: Answer) -> list[tuple[bytes, bytes]]:
         """The backend's headers and ours: which backend it was and why, what the gateway cost."""
@@ -399,7 +409,8 @@ class Relay:
     def _keep_limits(self) -> None:
         limits, now = self._timeouts, self._clock.monotonic()
         for call in list(self.open.values()):
-            if now - call.started > limits.total_seconds and not call.finished:
+            # A client that is slow to read what is finished has a limit of its own, below.
+            if now - call.started > limits.total_seconds and not (call.finished and call.sending):
                 self._cut(call, "total")
             elif call.heard is None:
                 if now - call.sent > limits.first_byte_seconds:
@@ -419,27 +430,32 @@ class Relay:
         if call.client_left or policy.outcome == "client_gone":
             await self._ends.cut(call, cause)
             return
-        if call.finished:
+        if call.finished and not call.withheld:
             # All of it was passed on; only the backend did not end what it had finished.
             if call.meter is not None:
                 await self._say(call, reply, b"", more=False)
             return
         words = f"The answer was cut: {policy.reason}."
-        late = policy.outcome == "timeout"
-        error = TooSlow(words) if late else Overloaded(words, code=policy.outcome)
-        await self._fail(call, reply, cause, error)
+        late, code = policy.outcome == "timeout", policy.outcome
+        await self._fail(
+            call, reply, cause, TooSlow(words) if late else Overloaded(words, code=code)
+        )
 
     async def _backend_broke(self, call: Call, failed: BackendFailed, reply: Reply) -> None:
         if failed.reason == "own_limit":
             await self._ends.cut(call, "gateway_failed", str(failed))
             raise Overloaded(f"Too much at once: {failed}. Try again.", code="own_limit")
+        if call.finished and call.meter is not None:
+            # It broke behind the end of its answer: all of it was counted and passed on.
+            await self._say(call, reply, b"", more=False)
+            return
         if call.answer is not None and call.backend is not None:
             call.backend.faulty(str(failed), self._clock.monotonic())
         cause: Cause = "backend_lost" if call.answer else "backend_unreachable"
         begun = "broke off its answer" if call.answer else "could not be reached"
         words = f"The backend {begun}: {failed}. Try again."
-        error = Upstream(words, code=POLICIES[cause].outcome)
-        await self._fail(call, reply, cause, error, str(failed))
+        code = POLICIES[cause].outcome
+        await self._fail(call, reply, cause, Upstream(words, code=code), str(failed))
 
     async def _fail(
         self, call: Call, reply: Reply, cause: Cause, error: ApiError, more: str | None = None
@@ -448,7 +464,10 @@ class Relay:
         the end of the answer comes after it."""
         if not call.head_sent:
             await self._ends.cut(call, cause, more)
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # as above: nobody who waits for it may hold it, either
         if call.meter is not None and not call.client_left:
             event = error.event(call.endpoint.errors, call.request_id)
             await self._say(call, reply, event, more=True)

@@ -48,6 +48,9 @@ REGISTRY_POLL_SECONDS = 0.25
 ENDING_SECONDS_MAX = 3.0
 """After the grace is over, cut requests write their end within this time."""
 
+TOLD_AGAIN_SECONDS = 0.5
+"""How long one of them may wait for somebody else meanwhile."""
+
 _LAG_POINTS_MAX = 86_400
 """One point a second for a day of outage; beyond that the lag is shown as a day."""
 
@@ -224,10 +227,14 @@ class Service:
         self._prober.end()
 
     async def _let_end(self) -> None:
-        """uvicorn has cancelled what outlived the grace; let it write its end."""
-        tasks = [call.task for call in self.relay.open.values() if call.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=ENDING_SECONDS_MAX)
+        """uvicorn has cancelled what outlived the grace; let it write its end. Whoever still waits,
+        for a tokenizer or for a client that does not read, is told again and goes on without."""
+        tasks = {call.task for call in self.relay.open.values() if call.task is not None}
+        until = self._clock.monotonic() + ENDING_SECONDS_MAX
+        while tasks and self._clock.monotonic() < until:
+            _, tasks = await asyncio.wait(tasks, timeout=TOLD_AGAIN_SECONDS)
+            for task in tasks:
+                task.cancel()
 
     async def _beat(self) -> None:
         """The one heartbeat: running totals and limits, the registry, marks, and the lag."""

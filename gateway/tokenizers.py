@@ -22,6 +22,13 @@ log = logging.getLogger("tollbook.tokenizers")
 SECONDS_MAX: Final = 5.0
 """For the count of one request, waiting included."""
 
+QUERY_SECONDS_MAX: Final = 2.0
+"""For one answer of a tokenizer, so that there is time left for a neighbour."""
+
+SILENT_SECONDS: Final = 30.0
+"""For so long a backend whose tokenizer did not answer is not asked again: each request would wait
+for it anew."""
+
 AT_ONCE_MAX: Final = 8
 """Counts under way in one process: when a server with many streams dies, its neighbour must not be
 flooded with their texts."""
@@ -55,7 +62,8 @@ class Tokenizers:
                     try:
                         return await self._ask(call, backend, delivered)
                     except BackendFailed:
-                        continue  # it may be gone, and its neighbour know the same words
+                        # It may be gone, and its neighbour know the same words.
+                        self._leave_out(backend, SILENT_SECONDS)
         except TimeoutError:
             pass
         except _UNFIT as fault:
@@ -96,12 +104,15 @@ class Tokenizers:
             query: Query = next(asking)
             while True:
                 status, answer = await self._client.fetch(
-                    backend, query.path, seconds=SECONDS_MAX, body=query.body
+                    backend, query.path, seconds=QUERY_SECONDS_MAX, body=query.body
                 )
                 lacking |= status in _NO_TOKENIZER
                 query = asking.send((status, answer))
         except StopIteration as ended:
             found: Usage | None = ended.value
         if found is None and lacking:
-            self._lacking[backend.backend_id] = self._clock.monotonic() + FORGET_SECONDS
+            self._leave_out(backend, FORGET_SECONDS)
         return found
+
+    def _leave_out(self, backend: Backend, seconds: float) -> None:
+        self._lacking[backend.backend_id] = self._clock.monotonic() + seconds

@@ -5,6 +5,7 @@ handed in up to the ledger's position in it. It changes nothing, and a differenc
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
 from ledger.sql import checks
 from ledger.sql.attempts import count_attempts, known_attempts
 from ledger.sql.projections import Fact, runs
-from ledger.sql.reconcile import first_reading, heard_until, reconcile, settled
+from ledger.sql.reconcile import fell_silent, first_reading, heard_until, reconcile, settled
 from ledger.sql.replay import counted_reaches, stored_facts
 from ledger.sql.session import ReadSession
 from ledger.sql.tables import NOT_KEPT_TOPICS, NOT_TAKEN_TOPICS
@@ -129,7 +130,7 @@ def audit(
         ("usage", lambda check: _usage(read, check)),
         ("registry", lambda check: _registry(read, check)),
         ("exports", lambda check: _exports(read, exports, check, report.notes)),
-        ("engines", lambda check: _engines(read, check)),
+        ("engines", lambda check: _engines(read, check, report.notes)),
     )
     for name, step in steps:
         check = _Check(name, report, progress)
@@ -397,18 +398,26 @@ def _exports(
             )
 
 
-def _engines(read: ReadSession, check: _Check) -> None:
+def _engines(read: ReadSession, check: _Check, notes: list[str]) -> None:
     """The engines' own counters, over the time that every source has told all of; and whether what
     is compared is what their readings say."""
     _readings(read, check)
     first, heard = first_reading(read), heard_until(read)
     if first is None or heard is None:
         return
+    apart: datetime | None = None
     for window in settled(reconcile(read, first, heard), heard):
         check.looked_at(1)
         for side in window.sides:
             if side.beyond:
                 check.say(finding(window, side))
+                apart = window.end if apart is None else max(apart, window.end)
+    for source, at in fell_silent(read):
+        if apart is not None and at < apart:
+            notes.append(
+                f"{source} has told nothing since {at:%Y-%m-%dT%H:%M:%SZ} and is not closed: what"
+                " it served at the end may not be here yet, and engines have counted it"
+            )
 
 
 def _readings(read: ReadSession, check: _Check) -> None:

@@ -183,8 +183,9 @@ class HttpClient:
             raise BackendFailed(reason, _why(refused, self._connect_seconds)) from refused
         except (aiohttp.ClientError, OSError) as broken:
             raise _lost(broken) from broken
-        if response.status < 200:
-            # A switch of protocols that nobody asked for: there is no answer behind it to meter.
+        if not 200 <= response.status < 600:
+            # A switch of protocols that nobody asked for has no answer behind it to meter, and a
+            # status that does not exist cannot be passed on.
             response.close()
             raise BackendFailed("lost", f"it answered with status {response.status}")
         return _answer(response)

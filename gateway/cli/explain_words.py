@@ -217,7 +217,8 @@ def _facts(found: "Explained", names: Mapping[str, str]) -> Iterator[tuple[str, 
     row = found.request
     key = row.key_id
     yield "request", row.request_id
-    yield "key", f"{key} ({names[key]})" if key is not None and key in names else key
+    name = None if key is None else names.get(key)
+    yield "key", key if name is None else f"{key} ({name})"
     yield "model", row.model
     if (asked := _asked_model(found)) is not None:
         yield "asked for", asked

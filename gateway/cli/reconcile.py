@@ -1,7 +1,7 @@
 """`tollbook reconcile`: the ledger against the engines' own counters, and why they part."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from ledger.sql.reconcile import Unread
 
 HOURS: Final = 24
+HOURS_MAX: Final = 10 * 366 * 24
+EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""A date is told apart from these by minutes and days, which must be dates, too."""
+
+NOT_OVER: Final = "not over"
 
 COLUMNS: Final = (
     Column("backend"),
@@ -40,7 +46,10 @@ COLUMNS: Final = (
 @click.option("--since", type=INSTANT, metavar="INSTANT", help="From here, with --until or to now.")
 @click.option("--until", type=INSTANT, metavar="INSTANT", help="To here. Default: now.")
 @click.option(
-    "--hours", type=click.IntRange(1), metavar="N", help=f"The last N hours. Default: {HOURS}."
+    "--hours",
+    type=click.IntRange(1, HOURS_MAX),
+    metavar="N",
+    help=f"The last N hours. Default: {HOURS}.",
 )
 @click.option("--backend", metavar="ID", help="Only this backend.")
 @json_option
@@ -76,7 +85,8 @@ def command(
         click.echo(json_text({"since": start, "until": end, "windows": found, "unread": lacking}))
     else:
         table = reconcile_table(windows, over, lacking)
-        show(table, empty=f"no engine was read twice from {start:%Y-%m-%d %H:%M} on")
+        which = "no engine" if backend is None else f"no engine of backend {backend}"
+        show(table, empty=f"{which} was read twice from {start:%Y-%m-%d %H:%M} on")
     beyond = any(window.beyond for window, ended in zip(windows, over, strict=True) if ended)
     return EXIT_FAILED if beyond else 0
 
@@ -102,7 +112,7 @@ def span_of(
     if since is not None:
         if since >= (until or now):
             raise click.UsageError("--since must be before --until, and before now")
-        return since, until or now
+        return max(since, EARLIEST), min(until or now, LATEST)
     return now - timedelta(hours=hours or HOURS), now
 
 
@@ -155,9 +165,9 @@ def reconcile_table(
         f"{one.backend_id} is not compared, {one.requests:,} requests went there: {one.why}"
         for one in lacking
     ]
-    if not all(over):
+    if any(str(row[-1]).endswith(NOT_OVER) for row in rows):
         notes.append(
-            "not over: gateways have not yet told all of that time, so that a difference says "
+            f"{NOT_OVER}: gateways have not yet told all of that time, so that a difference says "
             "nothing"
         )
     return Table(COLUMNS, tuple(rows), tuple(notes))
@@ -174,7 +184,7 @@ def _row(window: "Window", side: "Side", over: bool) -> tuple[Cell, ...]:
         *when,
         side.side,
         *sizes,
-        said if over or said == "same" else f"{said}, not over",
+        said if over or said == "same" else f"{said}, {NOT_OVER}",
     )
 
 

@@ -1,7 +1,8 @@
 """Meters for streams whose events have names: `/v1/responses`, `/v1/messages` and sound.
 
-Nothing was added to these requests, so every byte passes as it comes and only a copy is read, line
-by line: servers write an event's JSON in one line. Pure: bytes in, bytes out.
+Nothing was added to these requests, so every byte passes as it is, line by line: servers write an
+event's JSON in one. Half a line waits for its rest, so that an error which the gateway has to tell
+stands on a line of its own and can be read. Pure: bytes in, bytes out.
 """
 
 from abc import ABC, abstractmethod
@@ -127,34 +128,38 @@ class NamedMeter(ABC):
         return ("counted", Usage(other_out=self.chunks)) if self.chunks else ("none", Usage())
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes to pass on to the client now: all of them."""
+        """The bytes to pass on to the client now: all lines that have ended."""
         end = data.rfind(b"\n") + 1
-        if end:
-            if self._held:
-                self._held.append(data[:end])
-                block = b"".join(self._held)
-                self._held, self._held_bytes = [], 0
-            else:
-                block = data[:end]
-            if self._skipping:
-                block = block[block.index(b"\n") + 1 :]
-                self._skipping = False
-            self._lines(block)
-            data_left = data[end:]
+        if not end:
+            return self._hold(data)
+        block = data[:end]
+        if self._held:
+            block = b"".join((*self._held, block))
+            self._held, self._held_bytes = [], 0
+        if self._skipping:
+            self._skipping = False
+            self._lines(block[block.index(b"\n") + 1 :])
         else:
-            data_left = data
-        if data_left and not self._skipping:
-            self._held.append(data_left)
-            self._held_bytes += len(data_left)
-            if self._held_bytes > LINE_BYTES_MAX:
-                self._held, self._held_bytes, self._skipping = [], 0, True
-        return data
+            self._lines(block)
+        return block + self._hold(data[end:])
+
+    def _hold(self, data: bytes) -> bytes:
+        """Keep a line until it has ended. What is passed on are lines that grow too long."""
+        if self._skipping or not data:
+            return data
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes <= LINE_BYTES_MAX:
+            return b""
+        passed = b"".join(self._held)
+        self._held, self._held_bytes, self._skipping = [], 0, True
+        return passed
 
     def rest(self) -> bytes:
-        """Nothing is ever held back; an event without its line end is read now."""
-        held, self._held = b"".join(self._held), []
+        """What is left when the backend has closed the stream: a line without its end."""
+        held, self._held, self._held_bytes = b"".join(self._held), [], 0
         self._lines(held)
-        return b""
+        return held
 
     def _lines(self, block: bytes) -> None:
         for line in block.split(b"\n"):

@@ -13,6 +13,11 @@ TEXTS_MAX: Final = 64
 """Each text of a prompt costs its tokenizer a call."""
 
 
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A larger body has pictures or sound in it, or more than any context holds; to look at each of a
+million messages would hold up everybody for a second."""
+
+
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt of one request; exactly one of its forms is there, beside `ids`.
 
@@ -31,7 +36,9 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 def prompt_of(endpoint: Endpoint, body: bytes) -> Prompt | None:
     """The prompt in `body`; null if no tokenizer can tell what it comes to: it has pictures or
-    sound in it, goes on from an answer that only the server knows, or has too many texts."""
+    sound in it, goes on from an answer that only the server knows, or is too much."""
+    if len(body) > BODY_BYTES_MAX:
+        return None
     try:
         asked = msgspec.json.decode(body)
     except UNREADABLE:

@@ -91,9 +91,12 @@ NAMES: Final[dict[Engine, _Names]] = {
 _STARTED: Final = b"process_start_time_seconds"
 
 _SAMPLE: Final = re.compile(
-    rb"""[ \t]*(?P<labels>\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(?P<value>[^ \t\r]+)"""
+    rb"""(?:[ \t]*(?P<labels>\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}))?[ \t]+(?P<value>[^ \t\r]+)"""
 )
 """What stands behind a name: labels, whose values may hold anything in quotes, and the value."""
+
+SAMPLE_BYTES_MAX: Final = 16 * 1024
+"""Labels and value of one sample; a longer one is damaged, and to search it would take seconds."""
 
 _TOLD_TWICE: Final = re.compile(rb'\b(?:tp_rank|pp_rank)="(?!0")|\bpriority="(?!")')
 """Ranks of one tensor-parallel group, and stages of one pipeline, work on the same requests, and
@@ -176,7 +179,8 @@ def _values(text: bytes, name: bytes) -> list[float] | None:
         behind = at + len(mark)
         if text[behind : behind + 1] in (b"{", b" ", b"\t"):
             end = text.find(b"\n", behind)
-            sample = _SAMPLE.match(text, behind, len(text) if end < 0 else end)
+            end = min(len(text) if end < 0 else end, behind + SAMPLE_BYTES_MAX)
+            sample = _SAMPLE.match(text, behind, end)
             value = None if sample is None else _number(sample["value"])
             if sample is None or value is None:
                 return None

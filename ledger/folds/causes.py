@@ -26,7 +26,7 @@ def cause_words(cause: Cause, side: Side) -> str:
         also = f"; or {side.but}" if side.but else ""
         return (
             f"BACK DOOR: {cause.more:,} tokens that no request of the ledger explains: somebody "
-            f"calls this engine around the gateway{also}"
+            f"calls this engine around the gateway, or it is here under another name, too{also}"
         )
     if cause.name == "missing":
         also = f"; or {side.but}" if side.but else ""

@@ -5,7 +5,7 @@ counter only grows until its engine restarts, so what it moved by between two re
 engine did, however many readings between them were missed.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -46,6 +46,13 @@ ASTRAY: Final = timedelta(minutes=2)
 """By no more than this they can differ: a gateway whose clock is a minute from Kafka's says that it
 is not ready. What one read so near to what another one read, and falls behind it, was read at
 another time than it says, and is left out; an engine that restarted shows it behind that, too."""
+
+
+READS_ONLY: Final = frozenset({"embeddings", "rerank"})
+"""Endpoints at which an engine reads and generates nothing."""
+
+COUNTS_ONLY: Final = frozenset({"tokenize", "messages/count_tokens"})
+"""Endpoints at which no model is run."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +265,12 @@ class Moved(msgspec.Struct, frozen=True):
     ends: tuple[Reading, ...]
 
 
+def makes_nothing(endpoint: str | None, *, output: bool) -> bool:
+    """True if no engine counts anything on that side for a request at `endpoint`, however it ended.
+    So one that failed there is no excuse for tokens that nobody asked for."""
+    return endpoint in COUNTS_ONLY or (output and endpoint in READS_ONLY)
+
+
 def counting_of(counters: Mapping[str, int]) -> Counting | None:
     """What the engine that shows these counters counts; null if it is none that we know."""
     return _counting(frozenset(counters))
@@ -360,24 +373,34 @@ def _fell(one: Reading, other: Reading) -> bool:
     return any(other.counters.get(name, count) < count for name, count in one.counters.items())
 
 
-def spans(line: Sequence[Reading], since: datetime, until: datetime) -> list[Span]:
-    """`line` cut near every full hour from `since` to `until`.
+def spans(
+    line: Sequence[Reading], since: datetime, until: datetime, told: datetime | None = None
+) -> list[Span]:
+    """`line` cut near every full hour from `since` to `until`, and at the last reading before
+    `told`: up to there everything is known, so a verdict need not wait for the hour's end.
 
     An engine of another kind or age, behind the same address, begins a span of its own.
     """
     found: list[Span] = []
     within = [one for one in line if since - NEAR <= one.at <= until + NEAR]
     for _, group in groupby(within, key=lambda one: counting_of(one.counters)):
-        found += _hours(list(group), since, until)
+        found += _hours(list(group), since, until, told)
     return found
 
 
-def _hours(line: Sequence[Reading], since: datetime, until: datetime) -> Iterator[Span]:
+def _hours(
+    line: Sequence[Reading], since: datetime, until: datetime, told: datetime | None
+) -> Iterator[Span]:
     moments = [reading.at for reading in line]
+    begin, end = max(since, line[0].at), min(until, line[-1].at)
+    marks = {mark: _nearest(moments, mark) for mark in _marks(begin, end)}
+    if told is not None and begin < told <= end:
+        place = bisect_right(moments, told) - 1
+        if told - moments[place] <= NEAR:
+            marks[told] = place
     edges: list[int] = []
     skipped: list[list[datetime]] = []
-    for mark in _marks(max(since, line[0].at), min(until, line[-1].at)):
-        near = _nearest(moments, mark)
+    for mark, near in sorted(marks.items()):
         if abs(line[near].at - mark) > NEAR:
             if skipped:
                 skipped[-1].append(mark)

@@ -28,6 +28,7 @@ from ledger.folds.counters import (
     Span,
     blur,
     counting_of,
+    makes_nothing,
     moved,
     value_of,
 )
@@ -81,6 +82,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     key_id: str | None = None
+    endpoint: str | None = None
     stream: bool = True
     state: str = "finished"
     outcome: str | None = None
@@ -363,8 +365,7 @@ def _weight(cause: Cause) -> tuple[bool, int, str]:
 
 
 def _ended_in_error(ran: Ran) -> bool:
-    """True if the engine itself said that it failed: then it is not at work any more. 502 and 504
-    are what a proxy says in front of one that is."""
+    """True if the engine said so and is not at work any more; 502 and 504 are said by proxies."""
     said = f"status {ran.status}" if ran.failed is None else ran.failed
     error = ran.failed is not None or (ran.status or 0) >= 400
     return error and said.startswith("status ") and said not in ("status 502", "status 504")
@@ -373,9 +374,10 @@ def _ended_in_error(ran: Ran) -> bool:
 def _amount(ran: Ran, measure: Measure, notice: timedelta) -> tuple[_Range, CauseName | None]:
     """What one attempt may have cost on one side, wherever it stands in time, and why a range."""
     output = measure.buckets == OUTPUT
+    never = makes_nothing(ran.endpoint, output=output)
+    if never or ran.failed in ("unreachable", "own_limit"):
+        return _NOTHING, None
     if ran.failed is not None:
-        if ran.failed in ("unreachable", "own_limit"):
-            return _NOTHING, None
         return _Range(0, 0, _most(ran, notice, output=output)), "failed_attempt"
     if ran.status is not None and 400 <= ran.status < 500 and ran.basis == "none":
         return _NOTHING, None

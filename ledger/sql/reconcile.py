@@ -5,7 +5,7 @@ others, which widen a bound, are looked at one by one.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -46,6 +46,11 @@ SILENT: Final = timedelta(minutes=10)
 SHORT: Final = timedelta(minutes=10)
 """Over less time a verdict says little: what runs across the edges outweighs the rest."""
 
+BEGIN: Final = datetime(2, 1, 1, tzinfo=UTC)
+END: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""A clock may say anything. What is beyond these is not compared, since no date has neighbours
+there."""
+
 _SLACK_US: Final = to_us(from_us(0) + EDGE) + 1_000_000
 _NONE: Final = 0
 
@@ -61,12 +66,20 @@ class Unread(msgspec.Struct, frozen=True):
 def reconcile(
     read: ReadSession, since: datetime, until: datetime, backend_id: str | None = None
 ) -> Iterator[Window]:
-    """Every window between `since` and `until`, by backend and then by time."""
+    """Every window between `since` and `until`, by backend and then by time.
+
+    One ends where every source has told all (`heard_until`), so that what is over gets its verdict
+    at once and keeps it.
+    """
+    told, span = heard_until(read), _read_span(read)
+    if span is None:
+        return
+    since, until = max(since, span[0], BEGIN), min(until, span[1], END)
     for backend in _read_backends(read, since, until, backend_id):
         begun = since
         while begun < until:
             end = min(begun + AT_ONCE, until)
-            yield from _windows(read, backend, begun, end)
+            yield from _windows(read, backend, begun, end, told)
             begun = end
 
 
@@ -108,13 +121,34 @@ def heard_until(read: ReadSession) -> datetime | None:
     newest = max(said)
     quiet = newest - to_us(from_us(0) + SILENT)
     living = [mark for mark, closed in rows if closed is None and mark is not None and mark > quiet]
-    return from_us(min(living, default=newest))
+    return max(BEGIN, min(END, from_us(min(living, default=newest))))
+
+
+def fell_silent(read: ReadSession) -> list[tuple[str, datetime]]:
+    """Sources that were never closed and are waited for no more, with when each last told all: what
+    they served behind that may be on a disk that nobody reads."""
+    table, heard = tables.sources, heard_until(read)
+    if heard is None:
+        return []
+    unclosed = select(table.c.source, table.c.last_mark_us).where(
+        table.c.closed_us.is_(None),
+        table.c.last_mark_us.is_not(None),
+        table.c.last_mark_us < to_us(heard),
+    )
+    return [(source, from_us(at)) for source, at in read.rows(unclosed.order_by(table.c.source))]
 
 
 def first_reading(read: ReadSession) -> datetime | None:
     """When a counter was read for the first time; null if none ever was."""
-    found = read.value(select(func.min(tables.counters.c.at_us)))
-    return None if found is None else from_us(found)
+    span = _read_span(read)
+    return None if span is None else span[0]
+
+
+def _read_span(read: ReadSession) -> tuple[datetime, datetime] | None:
+    """When counters were read for the first time and for the last."""
+    at = tables.counters.c.at_us
+    ((first, last),) = read.rows(select(func.min(at), func.max(at)))
+    return None if first is None else (from_us(first), from_us(last))
 
 
 def latest(read: ReadSession, now: datetime) -> Checked | None:
@@ -163,11 +197,13 @@ def _readings(read: ReadSession, backend: str, since: datetime, until: datetime)
     ]
 
 
-def _windows(read: ReadSession, backend: str, since: datetime, until: datetime) -> Iterator[Window]:
+def _windows(
+    read: ReadSession, backend: str, since: datetime, until: datetime, told: datetime | None
+) -> Iterator[Window]:
     readings = _readings(read, backend, since, until)
     faults = [one for one in readings if one.fault is not None]
     traffic = _Traffic(read, backend, since, until)
-    for span in spans(in_line(readings), since, until):
+    for span in spans(in_line(readings), since, until, told):
         if len(span.line) > 1:
             window = _window(traffic, span, faults)
             if window is not None:
@@ -302,6 +338,7 @@ def _ran_of(row: dict[str, Any], held: Held, given_up: datetime | None) -> Ran:
     return Ran(
         request_id=row["request_id"],
         key_id=row["key_id"],
+        endpoint=row["endpoint"],
         stream=row["stream"] is not False,
         state=row["state"],
         outcome=row["outcome"],

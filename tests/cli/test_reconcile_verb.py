@@ -85,6 +85,30 @@ def test_the_ledger_may_be_a_shared_one(tmp_path: Path, postgres_url: str) -> No
 
 
 @pytest.mark.parametrize(
+    "time",
+    [
+        ("--since", "0001-01-01", "--until", "9999-12-31"),
+        ("--since", "0001-01-01"),
+        ("--hours", "87840"),
+    ],
+    ids=" ".join,
+)
+def test_the_time_may_begin_long_before_the_first_reading(
+    tmp_path: Path, time: tuple[str, ...]
+) -> None:
+    with open_ledger(tmp_path / "ledger.db") as ledger:
+        Feeder(ledger).feed(scribed([*told(5), say.mark(say.SOURCE, 1, say.after(700), {})]))
+    done = run("reconcile", *time, "--data", str(tmp_path))
+    assert done.exit_code == 1 and "BACK DOOR: 1 tokens" in done.stdout
+
+
+def test_a_backend_that_is_not_known_is_named(tmp_path: Path) -> None:
+    open_ledger(tmp_path / "ledger.db").close()
+    done = run("reconcile", "--backend", "b-9", "--data", str(tmp_path))
+    assert "no engine of backend b-9" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
     ("asked", "first", "last"),
     [
         ((None, None, None, None), START - 24 * HOUR, START),

@@ -206,7 +206,7 @@ class Cluster:
             (record["source"], record["topic"], record["sequence"]): record["id"]
             for spool in self.spools()
             for record in disk.records(spool)
-            if record["topic"] in ("requests", "sources")
+            if record["topic"] in ("requests", "sources", "counters")
         }
 
     def audit(self) -> tuple[int, str]:

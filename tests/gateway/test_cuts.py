@@ -12,6 +12,7 @@ from gateway.backends.port import BackendFailed
 from gateway.cuts import DRAINED, POLICIES, Cause, Cut, bettered, billed, wants_tokens
 from gateway.errors import ApiError
 from gateway.keeping import ALL_BYTES_MAX, STREAM_BYTES_MAX, Allowance, Kept
+from gateway.tokenizers import SILENT_SECONDS
 from ledger.events import Basis, Usage
 from ledger.events.requests import Outcome
 from tests.gateway.desk import Desk, ScriptedAnswer, ScriptedClient, Step
@@ -133,7 +134,7 @@ async def test_the_policy_of_each_cause_at_each_point(
     client.tokenizer = TOKENS
     desk = Desk(client)
     for backend in desk.pool.backends.values():
-        backend.up = True
+        backend.up = backend.listed = True
     said = await cut_at(desk, cause)
     assert (said[0], said[2]) == (outcome, basis)
     # Nine chunks are nine tokens at least, whatever a tokenizer makes of their text.
@@ -146,7 +147,7 @@ async def test_who_leaves_a_plain_call_pays_for_its_prompt_and_for_no_output() -
     client = ScriptedClient(asyncio.Event())
     client.tokenizer = TOKENS
     desk = Desk(client)
-    desk.pool.backends["b-1"].up = True
+    desk.pool.backends["b-1"].up = desk.pool.backends["b-1"].listed = True
     said = await cut_at(desk, "client_gone", PLAIN)
     assert said[2:] == ("tokenized", Usage(uncached_in=5))
 
@@ -163,7 +164,7 @@ async def test_the_slot_is_free_and_the_client_knows_before_the_tokenizer_has_an
 
     client.fetch = slow  # type: ignore[method-assign]
     desk = Desk(client, limits={"total_seconds": 10})
-    desk.pool.backends["b-1"].up = True
+    desk.pool.backends["b-1"].up = desk.pool.backends["b-1"].listed = True
     task = desk.begin(BODY)
     await desk.settle()
     assert desk.pool.backends["b-1"].in_flight == 0
@@ -190,7 +191,7 @@ async def test_a_stop_while_the_tokenizer_is_asked_leaves_what_was_counted() -> 
 
     client.fetch = never  # type: ignore[method-assign]
     desk = Desk(client)
-    desk.pool.backends["b-1"].up = True
+    desk.pool.backends["b-1"].up = desk.pool.backends["b-1"].listed = True
     task = desk.begin(BODY)
     await desk.settle()
     task.cancel()
@@ -203,7 +204,7 @@ async def test_a_tokenizer_that_makes_no_sense_leaves_what_was_counted(answer: b
     client = ScriptedClient(ScriptedAnswer(chunk("a"), LOST))
     client.tokenizer = answer
     desk = Desk(client)
-    desk.pool.backends["b-1"].up = True
+    desk.pool.backends["b-1"].up = desk.pool.backends["b-1"].listed = True
     assert (await cut_at(desk, "lost"))[2:] == ("counted", Usage(other_out=1))
 
 
@@ -221,7 +222,7 @@ async def test_a_backend_without_a_tokenizer_is_not_asked_again_and_another_of_i
     client.fetch = fetch  # type: ignore[method-assign]
     desk = Desk(client, backends=2)
     for backend in desk.pool.backends.values():
-        backend.up = True
+        backend.up = backend.listed = True
     desk.pool.backends["b-2"].in_flight = 99  # so that the first one is chosen
     await desk.begin(BODY)
     assert desk.last().basis == "counted"
@@ -352,3 +353,31 @@ async def test_a_client_that_does_not_read_that_it_failed_keeps_no_end_from_bein
     await task
     assert (desk.last().outcome, desk.last().basis) == ("backend_lost", "counted")
     assert desk.reply.ended
+
+
+async def test_a_tokenizer_that_is_silent_is_left_alone_for_a_while_and_its_neighbour_asked() -> (
+    None
+):
+    client = ScriptedClient(*[ScriptedAnswer(chunk("a"), LOST) for _ in range(3)])
+    asked: list[str] = []
+
+    async def fetch(target: object, *args: object, **more: object) -> tuple[int, bytes]:
+        name = target.backend_id  # type: ignore[attr-defined]
+        asked.append(name)
+        if name == "b-1":
+            raise BackendFailed("unreachable", "no answer within 2 s")
+        return 200, TOKENS
+
+    client.fetch = fetch  # type: ignore[method-assign]
+    desk = Desk(client, backends=2)
+    for backend in desk.pool.backends.values():
+        backend.up = backend.listed = True
+    desk.pool.backends["b-2"].in_flight = 99  # so that the first one is chosen
+    silent = []
+    for seconds in (0.0, 1.0, SILENT_SECONDS):
+        desk.clock.advance(seconds)
+        desk.reply.status, desk.reply.ended = None, False
+        await desk.begin(BODY)
+        assert desk.last().basis == "tokenized"
+        silent.append(asked.count("b-1"))
+    assert silent == [1, 1, 2]

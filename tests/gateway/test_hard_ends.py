@@ -9,16 +9,26 @@ import pytest
 from gateway.backends.port import BackendFailed, Target
 from gateway.errors import ApiError
 from gateway.wire.endpoints import BY_NAME, CHAT, Endpoint
+from gateway.wire.prompts import BODY_BYTES_MAX, prompt_of
 from gateway.wire.requests import Engine
 from ledger.events import RequestFinished, TokensDelivered, Usage
 from ledger.events.usage import TOKENS_MAX
-from tests.gateway.desk import BODY, Desk, ScriptedAnswer, ScriptedClient
+from tests.gateway.desk import BODY, Desk, ScriptedAnswer, ScriptedClient, SlowJournal
+from tests.streams.builders import FakeClock
 
 COUNTED = json.dumps({"count": 7}).encode()
 TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 ASKED = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]}'
 LOST = BackendFailed("lost", "the connection broke")
+
+
+class Endless(ScriptedAnswer):
+    """One that goes on with comments for ever."""
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        return await super().read() or b": still here\n\n"
 
 
 class SlowTokenizer(ScriptedClient):
@@ -43,7 +53,7 @@ def up(client: ScriptedClient, **more: Any) -> Desk:
     """A desk whose backends were heard of, so that their tokenizers are asked."""
     desk = Desk(client, **more)
     for backend in desk.pool.backends.values():
-        backend.up = True
+        backend.up = backend.listed = True
     return desk
 
 
@@ -107,6 +117,13 @@ async def test_a_body_that_no_tokenizer_can_take_has_its_end(name: str) -> None:
     await task
     assert isinstance(desk.last(), RequestFinished)
     assert desk.last().outcome == "client_gone"
+
+
+def test_a_prompt_beyond_every_context_is_not_looked_through() -> None:
+    many = b",".join([b'{"role":"user","content":"x"}'] * 1000)
+    assert prompt_of(CHAT, b'{"model":"m","messages":[%b]}' % many) is not None
+    padded = b'{"model":"m","messages":[%b]%b}' % (many, b" " * BODY_BYTES_MAX)
+    assert prompt_of(CHAT, padded) is None
 
 
 @pytest.mark.parametrize("error", [b"", b'data: {"error":{"message":"no"}}\n\n'])
@@ -189,4 +206,108 @@ async def test_a_stop_in_the_middle_of_a_count_keeps_what_is_known() -> None:
     task.cancel()
     await task
     assert (desk.last().outcome, desk.last().basis) == ("backend_lost", "counted")
+    assert desk.reply.ended
+
+
+@pytest.mark.parametrize("name", ["messages", "responses"])
+async def test_half_a_line_is_not_passed_on_before_an_error(name: str) -> None:
+    """It would make the error a part of what nobody can read."""
+    whole = b'data: {"type":"ping"}\n\n'
+    desk = Desk(ScriptedClient(ScriptedAnswer(whole, b'event: x\ndata: {"type":"con', LOST)))
+    await desk.begin(BODY, BY_NAME[name])
+    *_, last = desk.reply.sent.removeprefix(whole).removesuffix(b"\n\n").split(b"\n")
+    assert desk.reply.sent.startswith(whole)
+    assert "error" in json.loads(last.removeprefix(b"data: "))
+
+
+async def test_a_secret_in_two_reads_is_veiled_in_every_dialect() -> None:
+    secret = b"sk-server-key-of-the-backend"
+    steps = b'data: {"type":"ping","key":"%b"}\n\n' % secret
+    desk = Desk(ScriptedClient(ScriptedAnswer(steps[:40], steps[40:])))
+    await desk.begin(BODY, BY_NAME["messages"])
+    assert desk.reply.sent == steps.replace(secret, b"[server key]")
+
+
+async def test_nothing_is_begun_for_a_client_who_has_left() -> None:
+    """What runs is read to its end where that is set; no backend is called for it any more."""
+    journal = SlowJournal(FakeClock())
+    desk = Desk(ScriptedClient(), journal=journal, wait_durable=True, drain_to_end=["m"])
+    task = desk.begin()
+    await desk.settle()
+    assert desk.call is not None
+    desk.relay.client_gone(desk.call)
+    journal.let_go.set()
+    await task
+    assert desk.client.called == []
+    assert (desk.last().outcome, desk.last().basis) == ("client_gone", "none")
+
+
+async def test_a_failed_attempt_is_not_repeated_for_a_client_who_has_left() -> None:
+    wait = asyncio.Event()
+    client = ScriptedClient(wait, ScriptedAnswer(b"no", status=500, content_type="text/plain"))
+    desk = Desk(client, backends=2, drain_to_end=["m"])
+    task = desk.begin()
+    await desk.settle()
+    assert desk.call is not None
+    desk.relay.client_gone(desk.call)
+    wait.set()
+    await task
+    assert (desk.last().outcome, desk.last().attempts) == ("client_gone", 1)
+
+
+@pytest.mark.parametrize("name", ["chat/completions", "messages"])
+async def test_a_connection_that_breaks_behind_the_end_is_no_error(name: str) -> None:
+    end = DONE if name == "chat/completions" else b'data: {"type":"message_stop"}\n\n'
+    desk = Desk(ScriptedClient(ScriptedAnswer(TEXT, end, LOST)))
+    await desk.begin(BODY, BY_NAME[name])
+    assert desk.reply.sent == TEXT + end
+    assert desk.reply.ended
+    assert desk.last().outcome == "completed"
+
+
+@pytest.mark.parametrize("end", [DONE, b'data: {"error":{"message":"no"}}\n\n'])
+async def test_a_backend_that_never_stops_behind_its_end_is_cut_by_the_limit_of_all(
+    end: bytes,
+) -> None:
+    desk = Desk(ScriptedClient(Endless(TEXT, end)))
+    task = desk.begin()
+    await desk.settle()
+    desk.clock.advance(100_000)
+    await desk.settle()
+    desk.relay.tick()
+    await desk.settle()
+    ended = task.done()
+    task.cancel()
+    await task
+    assert ended
+    assert desk.reply.ended
+    assert not desk.relay.open
+
+
+class SlowAtTheEnd(SlowJournal):
+    """One whose first `durable` is quick."""
+
+    async def durable(self) -> None:
+        if len(self.events()) > 2:
+            await super().durable()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_stop_while_the_last_bytes_wait_for_the_disk_is_told(streamed: bool) -> None:
+    """They were not sent, and a clean end would say that there were none."""
+    plain = ScriptedAnswer(b'{"usage":{"prompt_tokens":1}}', content_type="application/json")
+    answer = ScriptedAnswer(TEXT, DONE) if streamed else plain
+    journal = SlowAtTheEnd(FakeClock())
+    desk = Desk(ScriptedClient(answer), journal=journal, wait_durable=True)
+    task = desk.begin(BODY if streamed else b'{"model":"m"}')
+    await desk.settle()
+    assert desk.last().outcome == "completed"
+    task.cancel()
+    if not streamed:
+        with pytest.raises(ApiError):
+            await task
+        return
+    await task
+    assert b'"code":"shutdown"' in desk.reply.sent
+    assert DONE not in desk.reply.sent
     assert desk.reply.ended

@@ -40,8 +40,10 @@ def plain(*steps: Step) -> ScriptedAnswer:
         (STREAM, lambda: [ScriptedAnswer(CHUNK)], 200),
         (b"{}", list, 400),
         (PLAIN, lambda: [plain(b"busy", b"")], 200),
+        (STREAM, lambda: [BackendFailed("unreachable", "refused")], 502),
+        (STREAM, lambda: [ScriptedAnswer(CHUNK, BackendFailed("lost", "broken"))], 200),
     ],
-    ids=["plain", "stream", "stream without an end", "bad request", "no usage"],
+    ids=["plain", "stream", "stream without an end", "bad request", "no usage", "down", "lost"],
 )
 async def test_nothing_of_a_request_waits_for_the_collector(
     body: bytes, make: Any, status: int

@@ -244,3 +244,13 @@ def test_a_line_that_does_not_end_takes_no_time() -> None:
     began = time.perf_counter()
     assert read_page(page) == Page()
     assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("endless", [b"{" + b'a="b",' * 500_000 + b"} 5", b" " * 3_000_000 + b"5"])
+def test_an_endless_sample_is_damaged_and_holds_nobody_up(endless: bytes) -> None:
+    endless = b"vllm:prompt_tokens_total%b\n" % endless
+    began = time.perf_counter()
+    assert read_page(endless + b"vllm:generation_tokens_total 7\n").counters == {
+        "vllm:generation_tokens_total": 7
+    }
+    assert time.perf_counter() - began < 1

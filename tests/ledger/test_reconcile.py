@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.cuts import POLICIES
+from gateway.wire.endpoints import ENDPOINTS
 from ledger.events import Usage
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.causes import cause_words, finding, verdict, window_words
 from ledger.folds.counters import (
     COUNTINGS,
+    COUNTS_ONLY,
+    READS_ONLY,
     Counting,
     Measure,
     Reading,
@@ -36,20 +39,10 @@ from ledger.folds.reconcile import (
     Window,
     reckon,
 )
-from tests.support.engine_sim import SECONDS, Sim, at, simulated
-from tests.support.events import START
+from tests.support.engine_sim import SECONDS, ZERO, Sim, at, llama, simulated
 
-ZERO = START.replace(minute=0)
 HOURS = timedelta(seconds=SECONDS)
 SKEW = timedelta(seconds=2)
-LLAMA = COUNTINGS[0]
-
-
-def llama(seconds: float, prompt: int = 0, cached: int = 0, out: int = 0, **more: Any) -> Reading:
-    counters = dict(
-        zip([m.counters[0] for m in LLAMA.measures], (prompt, cached, out), strict=True)
-    )
-    return Reading(at=at(ZERO, seconds), gateway="g", counters=counters, **more)
 
 
 def whole(seconds: float, tokens: tuple[int, int, int] = (10, 0, 5), **more: Any) -> Ran:
@@ -215,6 +208,11 @@ CUTS: dict[str, tuple[Ran, int, int]] = {
         0,
         5000,
     ),
+    "nothing is generated there": (
+        whole(60, basis="none", usage=Usage(), outcome="backend_lost", endpoint="embeddings"),
+        0,
+        0,
+    ),
     "no end yet": (whole(60, state="open", ended=None, outcome=None, basis="running"), 0, 100),
     "answered elsewhere": (whole(60, failed="lost"), 0, 100),
     "never reached": (whole(60, failed="unreachable"), 0, 0),
@@ -341,61 +339,6 @@ def test_a_prompt_may_count_once_for_each_of_several_answers(engine: str, high: 
         assert sizes == [high - 10] * (high > 10)
 
 
-def test_clocks_of_two_gateways_make_no_restart() -> None:
-    a = [replace(llama(15 * n, 10 * n), gateway="a") for n in range(20)]
-    b = [replace(llama(15 * n + 1, 10 * n - 5), gateway="b") for n in range(1, 15)]
-    line = in_line([*b, *a])
-    assert not moved(line).restarts and moved(line).by["llamacpp:prompt_tokens_total"] == 190
-
-
-@pytest.mark.parametrize("behind", [-110, -31, -12, 12, 31, 110], ids=str)
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_clock_that_is_wrong_makes_no_restart_where_a_gateway_follows_on_another(
-    behind: int, restarted: bool
-) -> None:
-    def made(seconds: int) -> int:
-        return seconds - 1800 if restarted and seconds >= 1800 else 10_000 + seconds
-
-    a = [replace(llama(n - behind, made(n)), gateway="a") for n in range(0, 2400, 15)]
-    b = [replace(llama(n, made(n)), gateway="b") for n in range(1800, 4200, 15)]
-    for line in (in_line([*a, *b]), in_line([*a[60:], *b]), in_line([*a, *b[30:]])):
-        did = moved(line)
-        first, last = (one.counters["llamacpp:prompt_tokens_total"] for one in (line[0], line[-1]))
-        lost = 11_800 + last - first - did.by["llamacpp:prompt_tokens_total"]
-        assert len(did.restarts) == restarted
-        assert 0 <= lost <= 1800 if restarted else lost == 11_800
-
-
-def test_another_gateway_reads_where_the_first_did_not() -> None:
-    a = [replace(llama(60 * n, 10 * n), gateway="a") for n in (*range(10), *range(40, 50))]
-    b = [replace(llama(60 * n + 1, 10 * n), gateway="b") for n in range(12, 70, 5)]
-    line = in_line([*a, *b])
-    assert [one.at for one in line] == sorted(one.at for one in line)
-    assert {one.gateway for one in line if 1000 < (one.at - ZERO).total_seconds() < 2000} == {"b"}
-    assert line[-1].gateway == "b"
-
-
-def test_hours_begin_at_the_nearest_reading_and_are_joined_where_there_is_none() -> None:
-    seconds = [10, 1800, 3590, 3620, 5400, 10_000, 10_790]
-    line = [llama(second, second) for second in seconds]
-    found = spans(line, ZERO, ZERO + timedelta(hours=3))
-    assert [[one.at for one in (s.line[0], s.line[-1])] for s in found] == [
-        [at(ZERO, 10), at(ZERO, 3590)],
-        [at(ZERO, 3590), at(ZERO, 10_790)],
-    ]
-    assert [s.joined for s in found] == [(), (ZERO + timedelta(hours=2),)]
-    whole_day = moved(line).by["llamacpp:prompt_tokens_total"]
-    assert whole_day == sum(moved(s.line).by["llamacpp:prompt_tokens_total"] for s in found)
-
-
-def test_another_engine_behind_the_address_begins_a_window_of_its_own() -> None:
-    vllm = {"vllm:prompt_tokens_total": 5, "vllm:generation_tokens_total": 5}
-    line = [llama(0), llama(600), replace(llama(700), counters=vllm)]
-    line.append(replace(llama(1300), counters=vllm))
-    found = spans(line, ZERO, ZERO + timedelta(hours=1))
-    assert [len(span.line) for span in found] == [2, 2]
-
-
 def test_which_counters_of_which_engine_hold_which_buckets() -> None:
     """The whole table, as docs/reconcile.md shows it: whoever changes it says what changed."""
     assert [
@@ -464,6 +407,19 @@ def test_an_engine_is_known_by_its_counters_with_or_without_their_suffix() -> No
         assert counting_of(bare) is counting
         assert {value_of(bare, measure) for measure in counting.measures} == {7}
     assert counting_of({"process_cpu_seconds_total": 3}) is None
+
+
+def test_the_endpoints_that_cost_nothing_are_those_of_the_gateways_table() -> None:
+    silent = {endpoint.name for endpoint in ENDPOINTS.values() if not endpoint.generates}
+    assert silent == READS_ONLY | COUNTS_ONLY
+    lost = whole(60, basis="none", usage=Usage(), outcome="backend_lost", held_in=3)
+    for endpoint in COUNTS_ONLY:
+        looked = side(
+            window([llama(0), llama(600)], replace(lost, endpoint=endpoint)), "uncached_in"
+        )
+        assert (looked.low, looked.high) == (0, 0)
+    looked = side(window([llama(0), llama(600)], replace(lost, endpoint="rerank")), "uncached_in")
+    assert looked.high > 0
 
 
 def test_the_reason_of_a_stalled_client_is_the_gateways_own() -> None:

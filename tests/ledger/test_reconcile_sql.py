@@ -12,7 +12,7 @@ from ledger.events import Draft, Usage
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.reconcile import TEMPLATE_TOKENS_MAX, Side, Window
 from ledger.sql import reconcile as module
-from ledger.sql.reconcile import first_reading, heard_until, reconcile, settled, unread
+from ledger.sql.reconcile import first_reading, heard_until, latest, reconcile, settled, unread
 from ledger.sql.session import Ledger
 from tests.ledger.ledgers import Feeder, scribed
 from tests.support import events as say
@@ -249,6 +249,21 @@ def test_only_what_every_living_source_has_told_is_over(ledger: Ledger) -> None:
         assert len(list(settled(reconcile(read, ZERO, ZERO + HOUR), heard))) == 1
 
 
+@pytest.mark.parametrize("seconds", range(1801, 1831, 4))
+def test_what_is_told_of_an_hour_has_a_verdict_wherever_the_last_reading_stands(
+    ledger: Ledger, seconds: int
+) -> None:
+    # With a mark each minute and a reading each quarter of one, a finding would come and go.
+    drafts = [read_at(n, 10 + 15 * n, 10 + n, 3, 5) for n in range(160)]
+    Feeder(ledger).feed(scribed([*drafts, say.mark(SOURCE, 1, after(seconds), {})]))
+    with ledger.read() as read:
+        heard = heard_until(read)
+        assert heard is not None
+        (over,) = settled(reconcile(read, ZERO, ZERO + HOUR), heard)
+        (checked,) = settled(reconcile(read, ZERO, heard), heard)
+    assert over == checked and 0 <= seconds - (over.end - ZERO).total_seconds() < 15
+
+
 def test_the_audit_says_what_is_beyond_the_bound(ledger: Ledger) -> None:
     drafts = [
         *served("r1", 100, say.tokens(10, 5, 3)),
@@ -260,6 +275,38 @@ def test_the_audit_says_what_is_beyond_the_bound(ledger: Ledger) -> None:
     with ledger.read() as read:
         report = audit(read)
     (finding,) = report.findings
+    assert not report.notes
     assert finding.check == "engines" and report.looked_at["engines"] == 1
     assert "b-1" in finding.says and "8 tokens" in finding.says
     assert "llamacpp:tokens_predicted_total moved by 13, the ledger holds 5" in finding.says
+
+
+def test_a_source_that_fell_silent_is_named_where_an_engine_counted_more(ledger: Ledger) -> None:
+    # Its machine is off: what it served last is on its disk, and will explain the difference.
+    silent = "/gateway/test/0193a0000000700080000000000000c3"
+    Feeder(ledger, "its").feed(scribed([say.mark(silent, 1, after(600), {})], silent))
+    drafts = [read_at(1, 10, 0, 0, 0), read_at(2, 3000, 10, 3, 5)]
+    Feeder(ledger).feed(scribed([*drafts, say.mark(SOURCE, 1, after(3100), {"counters": 2})]))
+    with ledger.read() as read:
+        report = audit(read)
+    assert {finding.check for finding in report.findings} == {"engines"}
+    (note,) = report.notes
+    assert note.startswith(f"{silent} has told nothing since {after(600):%Y-%m-%dT%H:%M:%SZ}")
+
+
+@pytest.mark.parametrize("year", [1, 2, 9999])
+def test_a_clock_at_an_end_of_time_stops_no_comparison(ledger: Ledger, year: int) -> None:
+    # The runner compares between two batches: what is raised here would end the books.
+    zero = START.replace(year=year, month=1, day=1, hour=0, minute=0)
+    if year == 9999:
+        zero = zero.replace(month=12, day=31, hour=23, minute=20)
+    counts = {"vllm:prompt_tokens_total": 5, "vllm:generation_tokens_total": 5}
+    drafts = [
+        say.counted("b-1", 1, zero, counts),
+        say.counted("b-1", 2, zero + 0.5 * HOUR, counts),
+        say.mark(SOURCE, 1, zero + 0.65 * HOUR, {}),
+    ]
+    Feeder(ledger).feed(scribed(drafts))
+    with ledger.read() as read:
+        assert latest(read, START) is not None
+        assert not [one for one in audit(read).findings if one.check == "engines"]

@@ -13,11 +13,12 @@ from tests.proof.client import Got
 from tests.proof.direct import Direct, events, received, unasked
 from tests.proof.plans import CHAT, INPUT_ONLY, MESSAGES, RESPONSES, SPEECH, SPOKEN, TEXT, Plan
 from tests.support.fake.books import Served
+from tests.support.script import LATE
 
 Row = dict[str, Any]
 """A row of the ledger's table `requests`."""
 
-Fate = Literal["well", "status", "hang", "left_early", "left", "cut", "stall", "error"]
+Fate = Literal["well", "status", "hang", "left_early", "left", "cut", "stall", "error", "late"]
 
 BUCKETS = ("uncached_in", "cached_in", "cache_write_in", "reasoning_out", "other_out")
 
@@ -30,6 +31,7 @@ _OUTCOMES: dict[Fate, str] = {
     "cut": "backend_lost",
     "stall": "timeout",
     "error": "backend_lost",
+    "late": "completed",
 }
 
 
@@ -54,6 +56,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
             return "left_early"
         if client in ("leaves_there", "leaves_sometime"):
             return "left"
+        if LATE in (script.cut, script.stall):
+            return "late"
         if script.cut is not None:
             return "cut"
         if script.error is not None:
@@ -78,7 +82,7 @@ def complaints(case: Case) -> Iterator[str]:
         yield "the client waited in vain"
     if row["outcome"] != _OUTCOMES[case.fate]:
         yield f"the outcome is {row['outcome']}, not {_OUTCOMES[case.fate]}: {row['reason']}"
-    if case.fate not in ("well", "status") and not row["reason"]:
+    if case.fate not in ("well", "status", "late") and not row["reason"]:
         yield "a request that did not end well has no reason"
     yield from _identity(case)
     allowed = _bases(case)
@@ -108,7 +112,7 @@ def _identity(case: Case) -> Iterator[str]:
     for name, value in wanted.items():
         if row[name] != value:
             yield f"{name} is {row[name]}, not {value}"
-    if case.fate == "well" and row["status"] != 200:
+    if case.fate in ("well", "late") and row["status"] != 200:
         yield f"the status is {row['status']}"
 
 
@@ -142,7 +146,7 @@ def _bases(case: Case) -> set[str]:
         return {"none"}
     if plan.script.wrong > 1:
         return {"reported", "running", "tokenized", "counted", "none"}
-    if fate == "well":
+    if fate in ("well", "late"):
         return _whole_bases(case)
     if fate == "left_early":
         if plan.mute:
@@ -256,8 +260,8 @@ def _bytes(case: Case) -> Iterator[str]:
             yield f"other bytes: {got.body[:300]!r}, not {case.direct.plain()[:300]!r}"
         return
     mine, theirs = _seen(events(got.body), plan), _seen(case.direct.sent(), plan)
-    whole = case.fate in ("well", "error") and not got.left
-    if whole and not got.whole:
+    whole = case.fate in ("well", "error", "late") and not got.left
+    if whole and not got.whole and case.fate != "late":
         yield "the answer did not end in order"
     if not whole:
         mine = [item for item in mine if not _ours(item)]

@@ -12,7 +12,7 @@ import msgspec
 
 from tests.support.fake.dialects import DIALECTS
 from tests.support.fake.plain import templated, words
-from tests.support.script import Script, parse, spell
+from tests.support.script import LATE, Script, parse, spell
 from tests.support.shapes import ENGINES, Engine
 
 Client = Literal["stays", "leaves_early", "leaves_there", "leaves_sometime", "leaves_after"]
@@ -35,6 +35,9 @@ _DOORS = (CHAT, TEXT, RESPONSES, MESSAGES, *INPUT_ONLY, *SPOKEN, SPEECH)
 _WEIGHTS = (40, 16, 14, 14, 5, 3, 4, 2, 2)
 
 MUTE = "mute"
+
+LATE_KINDS = ("cut", "stall")
+"""What a backend does behind the last event of its stream: `cut`, `stall`."""
 
 WISHES: tuple[dict[str, Any], ...] = (
     {},
@@ -200,8 +203,8 @@ def _broken(dice: random.Random, plan: Plan) -> Plan:
         kind = dice.choice(("well", "well", "status", "cut", "leaves_early"))
     elif plan.stream:
         kinds = ("well", "leaves_there", "leaves_sometime", "cut", "error", "leaves_early")
-        more = ("leaves_after", "stall", "status", "hang")
-        kind = dice.choices((*kinds, *more), (30, 18, 8, 12, 10, 4, 6, 4, 3, 1))[0]
+        more = ("leaves_after", "stall", "status", "hang", "late")
+        kind = dice.choices((*kinds, *more), (30, 18, 8, 12, 10, 4, 6, 4, 3, 1, 3))[0]
     else:
         kind = dice.choice(("well", "well", "well", "cut", "status", "leaves_early"))
     changed: dict[str, Any] = {}
@@ -215,6 +218,9 @@ def _broken(dice: random.Random, plan: Plan) -> Plan:
             changed["stall"] = at
         case "status":
             changed["status"] = dice.choice((400, 429, 500, 503))
+        case "late":
+            changed |= {"done": True, "open_end": False}
+            changed[dice.choice(LATE_KINDS)] = LATE
         case "hang":
             changed["hang"] = True
         case "leaves_early":
@@ -256,8 +262,8 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
 def _sensible(plan: Plan) -> bool:
     """True if what is to go wrong still does."""
     script, steps = plan.script, plan.script.chunks * plan.choices
-    places = (script.cut or 0, script.stall or 0, script.error or 0)
-    return max(places) <= steps and (not plan.hangs_at or plan.hangs_at < steps - 50)
+    places = [place or 0 for place in (script.cut, script.stall, script.error) if place != LATE]
+    return max(places, default=0) <= steps and (not plan.hangs_at or plan.hangs_at < steps - 50)
 
 
 _KEPT = ("chunks", "cut", "stall", "error", "status", "hang", "delay_ms", "interval_us")

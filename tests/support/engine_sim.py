@@ -8,15 +8,20 @@ import random
 from bisect import bisect_right
 from datetime import datetime, timedelta
 from itertools import accumulate
+from typing import Any, Final
 
 import msgspec
 
 from ledger.events import Usage
 from ledger.folds.counters import COUNTINGS, Counting, Reading
 from ledger.folds.reconcile import Ran
+from tests.support.events import START
 
 SECONDS = 2 * 3600
 """How long a simulated engine is watched."""
+
+ZERO: Final = START.replace(minute=0)
+LLAMA: Final = COUNTINGS[0]
 
 Tick = tuple[float, str, int]
 """When, which side's counter, by how many tokens."""
@@ -24,6 +29,14 @@ Tick = tuple[float, str, int]
 
 def at(start: datetime, seconds: float) -> datetime:
     return start + timedelta(seconds=seconds)
+
+
+def llama(seconds: float, prompt: int = 0, cached: int = 0, out: int = 0, **more: Any) -> Reading:
+    """What llama.cpp says of itself at a moment."""
+    counters = dict(
+        zip([m.counters[0] for m in LLAMA.measures], (prompt, cached, out), strict=True)
+    )
+    return Reading(at=at(ZERO, seconds), gateway="g", counters=counters, **more)
 
 
 class Sim(msgspec.Struct):
