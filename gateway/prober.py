@@ -133,31 +133,30 @@ class Prober:
             return None
         began = self._clock.monotonic()
         call, headers = self._call(backend, model, began)
-        reply, error = Nowhere(), None
-        limit = None
+        reply, made, limit = Nowhere(), None, None
         if seconds is not None:
             loop = asyncio.get_running_loop()
             limit = loop.call_later(seconds, self._relay.give_up, call)
         self._calls.add(call)
         try:
             await self._relay.serve(call, headers, reply)
-        except ApiError as refusal:
-            error = refusal
+        except Overloaded:
+            return None  # by the gateway itself
+        except ApiError as error:
+            refused = error.code == MISCONFIGURED[401].code
+            words = "it refuses the server key (401)" if refused else error.message
+            made = Generated("failed", words, 0.0, "key" if refused else "generation")
         finally:
             self._calls.discard(call)
             if limit is not None:
                 limit.cancel()
         if self._ended:
             return None  # it was cut by us and says nothing of the backend
-        if isinstance(error, Overloaded):
-            return None  # by the gateway itself
         took = self._clock.monotonic() - began
-        if error is not None:
-            refused = error.code == MISCONFIGURED[401].code
-            words = "it refuses the server key (401)" if refused else error.message
-            return Generated("failed", words, took, "key" if refused else "generation")
-        verdict, words = verdict_of(reply.status, reply.said)
-        return Generated(verdict, words, took)
+        if made is None:
+            verdict, words = verdict_of(reply.status, reply.said)
+            made = Generated(verdict, words, took)
+        return msgspec.structs.replace(made, seconds=took)
 
     def _may(self) -> bool:
         return not self._ended and self._journal.room()

@@ -102,7 +102,8 @@ def succeeded(breaker: Breaker, now: float) -> Breaker:
         breaker.period,
         breaker.trials,
         breaker.answered,
-        breaker.share,
+        # Once it has risen nobody need reckon it again.
+        1.0 if breaker.share < 1 <= share(breaker, now) else breaker.share,
         breaker.sure,
     )
 

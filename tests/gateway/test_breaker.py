@@ -205,6 +205,14 @@ def test_the_share_never_falls_while_nothing_happens(first: float, later: float)
     assert share(breaker, first) <= share(breaker, first + later)
 
 
+def test_a_success_neither_lifts_nor_forgets_a_share_that_rises() -> None:
+    breaker = Breaker("closed", 0.0, share=SHARE_FIRST)
+    for now in (RISE_SECONDS / 2, 1.1 * RISE_SECONDS):
+        assert share(succeeded(breaker, now), now) == share(breaker, now)
+    assert succeeded(breaker, RISE_SECONDS / 2).share == SHARE_FIRST
+    assert succeeded(breaker, 1.1 * RISE_SECONDS).share == 1
+
+
 def test_faults_fade() -> None:
     breaker = failed(failed(Breaker(), 0.0), 0.0)
     assert error_score(breaker, 0.0) == 1

@@ -65,6 +65,7 @@ STREAMS = {
     "nothing at all": (ScriptedAnswer(), 1),
     "no end behind its text": (ScriptedAnswer(TEXT), 0),
     "broken off": (ScriptedAnswer(TEXT, LOST), 1),
+    "broken off behind its end": (ScriptedAnswer(TEXT, DONE, LOST), 0),
     "an error of the engine": (ScriptedAnswer(TEXT, error(500)), 1),
     "an error of the request": (ScriptedAnswer(error(400)), 0),
     "a plain error of the request": (ScriptedAnswer(b"{}", status=400, content_type="x"), 0),
