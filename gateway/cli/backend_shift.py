@@ -138,10 +138,18 @@ def command(
     if as_json:
         click.echo(json_text({"shifted": shifted, "steps": told}))
     elif shifted:
-        click.echo(f"all requests go to {', '.join(new)}; next: tollbook backends drain {old[0]}")
+        click.echo(_next(shift, steps[-1]))
     else:
         click.echo("rolled back: every backend has the weight that it had before")
     return 0 if shifted else EXIT_FAILED
+
+
+def _next(shift: Shift, percent: int) -> str:
+    """What was reached, and what comes next."""
+    names = ", ".join(shift.new)
+    if percent == 100:
+        return f"all requests go to {names}; next: tollbook backends drain {shift.old[0]}"
+    return f"{names} has {percent} % of its usual part; shift again to go on, with --steps 100"
 
 
 def _step(place: Place, shift: Shift, step: int, seen: Pace) -> tuple[Judged, Pace]:
@@ -154,7 +162,7 @@ def _step(place: Place, shift: Shift, step: int, seen: Pace) -> tuple[Judged, Pa
     old, new = seen, Pace()
     for _ in range(HOLDS_MAX + 1):
         before = views_of(place)
-        broken = _hold(place, shift, step, before)
+        broken = _hold(place, shift, step, before, old)
         views, now = views_of(place).values(), SystemClock().now()
         old = worst(old, pace(before, views, shift.old, now))
         new = together(new, pace(before, views, shift.new, now))
@@ -167,10 +175,14 @@ def _step(place: Place, shift: Shift, step: int, seen: Pace) -> tuple[Judged, Pa
 
 
 def _hold(
-    place: Place, shift: Shift, step: int, before: Mapping[tuple[str, str], RoutingView]
+    place: Place,
+    shift: Shift,
+    step: int,
+    before: Mapping[tuple[str, str], RoutingView],
+    usual: Pace,
 ) -> tuple[str, ...]:
     """Watch for the time of one hold, less if what comes is bad already: which of the new ones no
-    gateway reaches."""
+    gateway reaches. `usual` is what the old ones did until `before`."""
     clock = SystemClock()
     end = clock.monotonic() + shift.hold_seconds + TOLD_SECONDS
     with progress(f"{step} % at {', '.join(shift.new)}") as tell:
@@ -179,7 +191,7 @@ def _hold(
             views, now = views_of(place).values(), clock.now()
             if broken := unreached(views, shift.new, now):
                 return broken
-            old = pace(before, views, shift.old, now)
+            old = worst(usual, pace(before, views, shift.old, now))
             new = pace(before, views, shift.new, now)
             if judge(old, new, shift.limits).verdict == "bad":
                 return ()

@@ -174,6 +174,13 @@ def test_a_shift_goes_step_by_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert stage.listed() == {"old": 0, "new": 100}
 
 
+def test_a_shift_may_end_on_the_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stage = Stage(monkeypatch, tmp_path / "data", GOOD)
+    code, said = stage.shift("--steps", "10")
+    assert code == 0 and "new has 10 % of its usual part" in said
+    assert stage.listed() == {"old": 90, "new": 10}
+
+
 def test_first_tokens_that_stay_late_roll_back_to_the_weights_that_were(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
