@@ -16,7 +16,7 @@ from gateway.cli.progress import progress
 from ledger.clock import SystemClock
 from ledger.folds.book import Book
 
-_HOLDS: Final = {True: "holds", False: "FAILS", None: "not tried"}
+_HOLDS: Final = {True: "holds", False: "FAILS", None: None}
 _COLUMNS: Final = (
     Column("backend"),
     Column("rung"),
