@@ -51,6 +51,7 @@ class Observer:
         self._drain_us = drain_us
         self._told = told
         self._said_at = -OBSERVE_SECONDS
+        self._began = clock.monotonic()  # a breaker that never moved has been so since then
         self._said: dict[str, Condition] = {}
         self._count = 0
 
@@ -102,7 +103,7 @@ class Observer:
             prefix_queries=signals.prefix_queries,
             read_us=None if signals.read_at is None else _us(monotonic - signals.read_at),
             state=breaker.state,
-            state_us=_us(monotonic - breaker.since),
+            state_us=_us(monotonic - (breaker.since or self._began)),
             errors=_ratio(rule.error_score(breaker, monotonic)),
             successes=breaker.answered,
             share=_ratio(rule.share(breaker, monotonic)),

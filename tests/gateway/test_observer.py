@@ -94,6 +94,16 @@ def test_every_field_of_an_observation_is_set_by_the_observer() -> None:
     assert [name for name, value in told.items() if value is None] == []
 
 
+def test_a_breaker_that_never_moved_is_as_it_is_since_the_start() -> None:
+    clock = FakeClock()
+    clock.advance(7200)  # the machine is up for long
+    journal = MemoryJournal("/gateway/test/1", clock=clock)
+    observer = Observer("box", [backend_of("b-1")], journal, clock)
+    clock.advance(3)
+    observer.tick()
+    assert (said(journal)[0].state, said(journal)[0].state_us) == ("closed", 3_000_000)
+
+
 def test_what_is_not_known_is_null_and_never_zero() -> None:
     _, journal, _, observer = house()
     observer.tick()
