@@ -80,7 +80,7 @@ def failed(breaker: Breaker, now: float, *, sure: bool = False) -> Breaker:
     )
     if breaker.state == "open":
         return after
-    frail = breaker.state == "half_open" or share(breaker, now) < 1
+    frail = share(breaker, now) < 1
     often = faults + 1 >= FAULTS_MIN and faults + 1 >= FAULTS_PART * (tried + 1)
     if sure or frail or often or after.in_a_row >= IN_A_ROW:
         return _opened(after, now, sure=sure)
