@@ -94,6 +94,7 @@ def parts(spool: SpoolWriter) -> dict[str, Callable[[], object]]:
     wish, now = asked(BODY), SystemClock().now()
     backend = Backend("b", "http://x", key=None, engine=None, models=None, any_model=True)
     call = Call("req_" + "a" * 32, "key_" + "b" * 32, CHAT, wish, 1.0, body=BODY)
+    call.choice = choose(Wanted("r", "m"), [backend.view(0.0)])
     accepted = call.accepted(now, 1800.0, None, None)
     attempted = call.attempted(now, backend, None)
     usage = Usage(uncached_in=12, cached_in=0, cache_write_in=0, reasoning_out=0, other_out=4)
