@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from gateway.backends import ladder as ladders
 from gateway.backends.backend import Backend, Generated, Rung
 from gateway.backends.http import HttpClient
 from gateway.backends.ladder import ORDER, Ladder, Step
+from gateway.backends.port import BackendFailed
 from ledger.clock import SystemClock
 from tests.support.fake_backend import KEY, fake_backend
 
@@ -130,20 +131,35 @@ async def test_what_listens_there_and_is_no_model_server_is_not_taken_for_one() 
     assert holds(there)["list"] is False, "a port that accepts and is something else"
 
 
-async def test_a_port_that_answers_nobody_is_a_firewall_and_not_a_refusal() -> None:
-    with closing(socket.socket()) as full:
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """A port whose queue is full: the kernel drops whoever comes next, as a firewall does."""
+    with ExitStack() as stack:
+        full = stack.enter_context(closing(socket.socket()))
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        # One more than its queue holds: the kernel drops the next, as a firewall does.
-        waiting = [socket.socket() for _ in range(2)]
-        for one in waiting:
+        for _ in range(2):
+            one = stack.enter_context(closing(socket.socket()))
             one.setblocking(False)
             one.connect_ex(full.getsockname())
+        yield int(full.getsockname()[1])
+
+
+async def test_a_port_that_answers_nobody_is_a_firewall_and_not_a_refusal() -> None:
+    with silent_port() as port:
         async with at_work(0.3) as ladder:
-            found = await ladder.diagnose(backend(f"http://127.0.0.1:{full.getsockname()[1]}"))
-        for one in waiting:
-            one.close()
+            found = await ladder.diagnose(backend(f"http://127.0.0.1:{port}"))
     assert found is not None and found[0] == "port" and "does not answer within 0.3 s" in found[1]
+
+
+async def test_a_request_has_a_limit_of_its_own_for_the_connection() -> None:
+    """Nothing listens to it, so that its backend is set aside at once."""
+    client = HttpClient(connect_seconds=0.3)
+    with silent_port() as port, pytest.raises(BackendFailed) as failed:
+        async with asyncio.timeout(3):
+            await client.open(backend(f"http://127.0.0.1:{port}"), "/v1/completions", b"{}", {})
+    await client.close()
+    assert (failed.value.reason, str(failed.value)) == ("unreachable", "no connection within 0.3 s")
 
 
 async def test_plain_http_behind_an_address_that_says_https() -> None:
