@@ -211,7 +211,9 @@ class HttpClient:
         except TimeoutError as slow:
             raise BackendFailed("slow", f"no answer within {seconds:g} s") from slow
         except (aiohttp.ClientError, OSError) as broken:
-            raise BackendFailed("unreachable", _why(broken, self._connect_seconds)) from broken
+            own = isinstance(broken, OSError) and broken.errno in _OWN_LIMITS
+            reason = "own_limit" if own else "unreachable"
+            raise BackendFailed(reason, _why(broken, self._connect_seconds)) from broken
 
     async def close(self) -> None:
         await self._session.close()

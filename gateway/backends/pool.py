@@ -164,6 +164,8 @@ class Pool:
             now = self._clock.monotonic()
             if failed.reason == "slow" and backend.heard_since(PROBE_SECONDS_MAX, now):
                 return
+            if failed.reason == "own_limit":
+                return  # it was not asked, so it is as it was
             rung, words = await self._why(backend, str(failed), why_seconds)
             backend.failed(words, rung)
         else:

@@ -8,6 +8,9 @@ from typing import Final
 
 import msgspec
 
+from gateway.wire.usage import UNREADABLE
+from ledger.events.envelope import COUNT_MAX
+
 
 class Slots(msgspec.Struct, frozen=True):
     """`running`: slots at work, one request each. `kv_usage`: tokens that these hold, as a share
@@ -44,13 +47,16 @@ def read_slots(page: bytes) -> Slots | None:
     """
     try:
         slots = _decoder.decode(page)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     if not slots or any(slot.is_processing is None and slot.state is None for slot in slots):
         return None
     at_work = [slot for slot in slots if slot.works()]
     room = sum(slot.n_ctx for slot in slots)
     held = [slot.n_prompt_tokens for slot in at_work if slot.n_prompt_tokens is not None]
-    if room <= 0 or len(held) < len(at_work) or min(held, default=0) < 0:
+    tokens = sum(held)
+    if not (0 < room <= COUNT_MAX and 0 <= tokens <= COUNT_MAX):
         return Slots(len(at_work), None)
-    return Slots(len(at_work), min(sum(held) / room, 1.0))
+    if len(held) < len(at_work) or min(held, default=0) < 0:
+        return Slots(len(at_work), None)
+    return Slots(len(at_work), min(tokens / room, 1.0))

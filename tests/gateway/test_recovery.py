@@ -1,6 +1,9 @@
 """Backends that fail and come back, over real sockets: a pool, a relay and a prober, and fakes."""
 
 import asyncio
+import contextlib
+import os
+import resource
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -235,6 +238,42 @@ async def test_a_list_that_is_late_does_not_shut_one_that_answers() -> None:
         assert up(backend), "it answered a request meanwhile"
         await made.until("it is silent for too long", lambda: not up(backend))
         assert (backend.rung, backend.fault) == ("list", "no answer within 5 s")
+
+
+async def test_a_gateway_without_file_descriptors_says_nothing_of_its_backends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_backend() as fake, clinic(fake.url) as made:
+        asked: list[str] = []
+
+        async def fetch(*_: object, **__: object) -> tuple[int, bytes]:
+            asked.append("again")
+            raise BackendFailed("own_limit", "no file descriptor is left")
+
+        monkeypatch.setattr(made.client, "fetch", fetch)
+        await made.until("it was asked", lambda: len(asked) > 1)
+        assert (state(made["b-1"]), up(made["b-1"])) == ("closed", True)
+
+
+async def test_no_file_descriptor_is_told_from_no_backend() -> None:
+    client = HttpClient(connect_seconds=1)
+    backend = Backend("b", "http://127.0.0.1:9", key=None, engine=None, models=None, any_model=True)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    try:
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        with pytest.raises(BackendFailed) as failed:
+            await client.fetch(backend, "/v1/models", seconds=1)
+        assert failed.value.reason == "own_limit"
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await client.close()
 
 
 async def test_a_fault_of_ours_leaves_no_backend_unwatched() -> None:

@@ -43,6 +43,7 @@ def test_a_page_is_read(name: str) -> None:
         b'{"error":{"code":501,"message":"This server does not support slots endpoint."}}',
         b'[{"is_processing":"yes"}]',
         b"\xff\xfe",
+        pytest.param(b'[{"is_processing":true,"x":' + b"[" * 100_000, id="nested too deep"),
     ],
 )
 def test_what_is_no_page_of_slots_says_nothing(page: bytes) -> None:
@@ -54,7 +55,7 @@ def test_more_tokens_than_room_are_a_full_cache() -> None:
     assert read_slots(page) == Slots(1, 1.0)
 
 
-@pytest.mark.parametrize("tokens", [b"-5", b"null"])
+@pytest.mark.parametrize("tokens", [b"-5", b"null", b"9" * 400], ids=["below 0", "null", "huge"])
 def test_tokens_that_cannot_be_are_not_known(tokens: bytes) -> None:
     page = b'[{"is_processing":true,"n_ctx":100,"n_prompt_tokens":%b}]' % tokens
     assert read_slots(page) == Slots(1, None)
