@@ -15,6 +15,9 @@ from ledger.folds.routing import RoutingView, seen_by_others
 
 log = logging.getLogger("tollbook.memory")
 
+VIEW_SECONDS_MAX: Final = 60.0
+"""No view is good for longer, whatever it says: six times what gateways write."""
+
 LOOK_SECONDS: Final = 0.5
 """How often views of others are looked at: they are told every two seconds."""
 
@@ -43,7 +46,7 @@ class Memory:
         self._looked_at = float("-inf")
         self._begins = True
         self._had_part = self._asked = False
-        self._heard: dict[tuple[str, str], tuple[str, int, float | None]] = {}
+        self._heard: dict[tuple[str, str], tuple[str, int, float]] = {}
         self.before: dict[str, RoutingView] = {}
         """By backend, what the last process of this name said last."""
 
@@ -69,6 +72,8 @@ class Memory:
         if self._begins:
             self._restore(views)
         others = seen_by_others([view for view in views if self._is_good(view)], self._name)
+        for gone in self._heard.keys() - {(view.backend_id, view.gateway) for view in views}:
+            del self._heard[gone]
         for backend in self._pool.backends.values():
             backend.others_in_flight = others.in_flight.get(backend.backend_id, 0)
         self._pool.live_gateways = others.gateways + 1
@@ -76,21 +81,21 @@ class Memory:
     def _is_good(self, view: RoutingView) -> bool:
         """True if the gateway still stands by `view`.
 
-        One that was heard since this process began runs out by this clock here, so that a gateway
-        whose clock is wrong counts like any other; before that only its own clock can tell.
+        It runs out by this clock here, from when it was heard on, so that a gateway whose clock is
+        wrong counts like any other. How old one was that was known before this process looked can
+        only its own clock tell: if that is ahead, it is believed for once, and no longer.
         """
         key = view.backend_id, view.gateway
         known = self._heard.get(key)
+        is_first = known is None
         if known is None or known[:2] != (view.source, view.sequence):
-            heard_at = None if known is None else self._looked_at
-            known = self._heard[key] = view.source, view.sequence, heard_at
-        lasts = (view.expires_at - view.observed_at).total_seconds()
-        if lasts <= 0:
-            return False  # the last word of one that has ended
-        heard_at = known[2]
-        if heard_at is None:
-            return view.expires_at > self._clock.now()
-        return self._looked_at - heard_at < lasts
+            lasts = (view.expires_at - view.observed_at).total_seconds()
+            if is_first:
+                left = (view.expires_at - self._clock.now()).total_seconds()
+                lasts = min(lasts, left)
+            until = self._looked_at + min(lasts, VIEW_SECONDS_MAX)
+            known = self._heard[key] = view.source, view.sequence, until
+        return self._looked_at < known[2]
 
     def _restore(self, views: list[RoutingView]) -> None:
         """Begin from `views`: from what a snapshot had, and again from all there is, but never over

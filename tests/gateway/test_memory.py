@@ -183,3 +183,36 @@ def test_a_gateway_whose_clock_is_wrong_counts_while_it_is_heard(
     house.clock.advance(10)
     house.look()
     assert (house.others(), house.pool.live_gateways) == ([0, 0], 1), "it is heard no more"
+
+
+@pytest.mark.parametrize("ahead", [15.0, 3600.0, 1e8])
+def test_a_gateway_that_is_gone_does_not_count_for_as_long_as_its_clock_was_ahead(
+    house: House, ahead: float
+) -> None:
+    house.known = [house.view("a", "one", age=-ahead, in_flight=9)]
+    house.memory.start()
+    assert house.others() == [9, 0], "it may live"
+    house.clock.advance(10)
+    house.look()
+    assert (house.others(), house.pool.live_gateways) == ([0, 0], 1)
+
+
+def test_no_view_is_good_for_ever_whatever_it_says(house: House) -> None:
+    house.memory.start()
+    for sequence in (1, 2):
+        later = house.clock.now() + timedelta(days=10_000)
+        house.known = [
+            house.view("a", "one", sequence=sequence, in_flight=9, expires_at=later),
+        ]
+        house.look()
+    assert house.others() == [9, 0]
+    house.clock.advance(60)
+    house.look()
+    assert house.others() == [0, 0]
+
+
+def test_gateways_that_come_and_go_leave_nothing_behind(house: House) -> None:
+    for number in range(50):
+        house.known = [house.view("a", f"pod-{number}")]
+        house.look()
+    assert len(house.memory._heard) == 1
