@@ -1,5 +1,5 @@
 """A backend's life at run time over sockets: added, drained under load, stopped and removed, while
-no request fails and nothing is restarted."""
+no request fails and nothing is restarted. `tests/routing/test_life.py` rolls updates out."""
 
 import threading
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.doors import Key, ask, backend, door, ended, new_key, raw_server
+from tests.gateway.doors import Key, ask, backend, door, ended, new_key
 from tests.support import processes
 from tests.support.fake_backend import KEY
 from tests.support.processes import (
@@ -173,38 +173,3 @@ def test_a_smaller_model_answers_is_named_and_is_billed_as_what_it_was(tmp_path:
     # Those of the two keys without a fallback failed, and stand on the bill without tokens.
     assert billed == {"fake-big": 1 + refusals, "fake-small": 4}
     assert tollbook(data, "audit").returncode == 0
-
-
-def refusing(model: str, request: bytes) -> bytes:
-    """A new version that fails: what it answers to any request."""
-    return b"HTTP/1.1 500 X\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-
-
-@pytest.mark.e2e
-def test_requests_shift_to_a_new_version_and_back_from_a_bad_one_without_a_failure(
-    tmp_path: Path,
-) -> None:
-    data = tmp_path / "data"
-    shift = ("backends", "shift", "--hold-seconds", "1", "--requests-min", "5")
-    with ExitStack() as stack:
-        one = stack.enter_context(processes.backend(tmp_path))
-        two = stack.enter_context(processes.backend(tmp_path))
-        bad = stack.enter_context(raw_server(refusing))
-        servers = [backend(one.url, "one"), backend(two.url, "two")]
-        gateway = stack.enter_context(door(tmp_path, servers, gateway={"models": ["*"]}))
-        key = known_key(gateway, data, "all")
-        tollbook(data, "backends", "add", "three", "--url", bad.url, "--weight", "0")
-        wait_until("the gateway tells of all three", lambda: len(listed(data)) == 3)
-        with loaded(gateway, key, 4) as loads:
-            done = tollbook_json(data, *shift, "--from", "one", "--to", "two", "--steps", "50,100")
-            assert done["shifted"], done
-            begin = [len(load.answers) for load in loads]
-            refused = tollbook(data, *shift, "--from", "two", "--to", "three", check=False)
-            assert refused.returncode == 1 and "rolled back" in refused.stdout, refused.stdout
-        assert shares(loads)["two"] > 0
-        answers = [
-            answer for load, n in zip(loads, begin, strict=True) for answer in load.answers[n:]
-        ]
-        assert {answer.headers["x-tollbook-backend"] for answer in answers} == {"two"}
-        weights = {name: said["weight"] for name, said in listed(data).items()}
-        assert weights == {"one": 0, "two": 100, "three": 0}
