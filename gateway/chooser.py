@@ -37,9 +37,12 @@ class Chooser:
             model, choice = self._other(call, model, tried, choice)
         if choice is None:
             return None
-        if len(self._turns) >= TURNS_MAX:
-            self._turns.clear()
-        self._turns[model] += 1
+        if not tried and choice.how != "asked":
+            # Second tries and probes take no turn: they come in step with what they follow, and so
+            # would give the same backend every first try.
+            if len(self._turns) >= TURNS_MAX:
+                self._turns.clear()
+            self._turns[model] += 1
         self._stats.picks[choice.backend_id, choice.how] += 1
         if choice.how != "asked":
             self._stats.drawn[choice.odds] += 1

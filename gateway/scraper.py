@@ -31,6 +31,10 @@ SILENT_SECONDS: Final = 15.0
 ANSWER_SECONDS_MAX: Final = 5.0
 """For one page; an engine that needs longer is read the next time."""
 
+STANDS_SECONDS: Final = 30.0
+"""For so long an engine's word stands that answers its page no more. A queue that it told of in a
+busy moment must not keep requests away for as long as only that page is broken."""
+
 SLOTS_SECONDS_MAX: Final = 1.0
 """For llama.cpp's second page, which the counters of the first must not wait for."""
 
@@ -159,6 +163,9 @@ class Scraper:
         except BackendFailed as failed:
             # What it said last stands, and what was sent since counts on top: it may be very busy.
             fault = str(failed)
+            read_at = backend.signals.read_at
+            if read_at is not None and self._clock.monotonic() - read_at > STANDS_SECONDS:
+                backend.signals.lose()
         else:
             self._heed(backend, page)
         self._note(backend, page, fault, tell=tell)

@@ -346,7 +346,9 @@ class Service:
             {},
             lag,
         )
-        yield from backend_gauges(self._pool.backends.values(), now, self._scraper.read_at)
+        yield from backend_gauges(
+            self._pool.backends.values(), now, self._scraper.read_at, self._pool.live_gateways
+        )
         yield from self._sharing.gauges()
         for (backend_id, model), seconds in self._stats.probe_seconds.items():
             yield (

@@ -12,9 +12,10 @@ _STATES: Final = {"closed": 0, "half_open": 1, "open": 2}
 
 
 def backend_gauges(
-    backends: Iterable[Backend], now: float, read_at: Mapping[str, float]
+    backends: Iterable[Backend], now: float, read_at: Mapping[str, float], gateways: int = 1
 ) -> Iterator[Gauge]:
-    """The gauges of `backends`; `read_at` is when each last told its own counters."""
+    """The gauges of `backends`; `read_at` is when each last told its own counters, and `gateways`
+    live and share the trials."""
     for backend in backends:
         label, breaker = {"backend": backend.backend_id}, backend.breaker
         yield "tollbook_backend_up", "1 if requests may go to the backend.", label, backend.up
@@ -45,9 +46,9 @@ def backend_gauges(
         )
         yield (
             "tollbook_backend_trials_left",
-            "Trials that a backend that is half open may get now; 0 for any other.",
+            "Trials that this process may give a half-open backend now; 0 for any other.",
             label,
-            trials_left(breaker) or 0,
+            trials_left(breaker, gateways) or 0,
         )
         yield (
             "tollbook_backend_share",

@@ -258,6 +258,18 @@ async def test_an_engine_that_is_too_slow_to_answer_is_not_taken_for_idle() -> N
     assert (backend.signals.running, backend.signals.waiting, backend.signals.picked) == (2, 1, 1)
 
 
+async def test_the_word_of_an_engine_that_is_not_heard_any_more_does_not_stand_for_ever() -> None:
+    house = House((200, PAGE), BackendFailed("slow", "no answer within 5 s"), seconds=0.01)
+    await house.scraper.start()
+    (backend,) = house.backends
+    await house.until(3)
+    assert (backend.signals.running, backend.signals.waiting) == (2, 1)
+    house.clock.advance(31)
+    await house.until(len(house.pages.asked) + 2)
+    await house.scraper.stop()
+    assert (backend.signals.running, backend.signals.waiting) == (None, None)
+
+
 async def test_an_engine_that_says_nothing_any_more_has_no_load_that_is_known() -> None:
     house = House((200, PAGE), (404, b""), seconds=0.01)
     await house.scraper.start()
