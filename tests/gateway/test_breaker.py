@@ -169,6 +169,22 @@ def test_a_list_is_enough_for_one_that_had_refused() -> None:
     assert breaker.state == "half_open"
 
 
+def test_one_that_could_not_make_a_token_is_not_brought_back_by_a_list() -> None:
+    breaker = probed(Breaker(), False, 1.0, generated=True)
+    assert breaker.state == "open"
+    assert probed(breaker, True, 2.0).state == "open"
+    assert probed(breaker, True, 2.0, generated=True).state == "half_open"
+
+
+def test_a_trial_of_an_older_period_frees_no_place_and_closes_nothing() -> None:
+    first, trial = began(probed(failed(Breaker(), 1.0, sure=True), True, 2.0))
+    again, _ = began(probed(failed(first, 3.0), True, 4.0, generated=True))
+    assert (again.state, again.trials) == ("half_open", 1)
+    assert ended(again, trial) == again
+    for _ in range(ANSWERED_MIN):
+        assert answered(again, trial, 5.0) == again
+
+
 def test_a_late_success_of_before_closes_nothing() -> None:
     breaker = failed(Breaker(), 1.0, sure=True)
     assert succeeded(breaker, 2.0) == breaker
