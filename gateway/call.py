@@ -136,6 +136,8 @@ class Call:
         those before it.
         """
         if self.leased is not None:
+            if self.cut == "client_gone" and self.called and self.heard is None:
+                self.leased.left(self.sent)
             self.leased.give_back(self.trial)
             self.leased.signals.ended(self.pick)
         self.trial = None

@@ -95,8 +95,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         float,
         _is(
             "How often each backend is asked for one token of each model that it lists, as a "
-            "request of the key key_system; 0: never, but for one whose requests failed, until "
-            "it has made a token.",
+            "request of the key key_system; 0: never, but for one whose requests failed or were "
+            "left without a byte, until it has made a token.",
             "seconds",
         ),
         msgspec.Meta(ge=0, le=SECONDS_MAX),

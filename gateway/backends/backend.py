@@ -81,6 +81,7 @@ class Backend:
         "secret",
         "signals",
         "source",
+        "unheard_since",
         "up",
         "url",
         "weight",
@@ -142,6 +143,7 @@ class Backend:
         self.rung: Rung | None = None
         self.signals.lose()
         self.heard_at = float("-inf")
+        self.unheard_since: float | None = None
 
     def learn(self, status: int, body: bytes) -> None:
         """Take what `/v1/models` answered. A list that cannot be read leaves the last one."""
@@ -211,6 +213,19 @@ class Backend:
         """A request met a fault of the server. `sure`: nothing listens there."""
         self.failures += 1
         self._take(rule.failed(self.breaker, now, sure=sure), reason, "requests")
+
+    def left(self, sent: float) -> None:
+        """A client left that had no byte of a request sent at `sent`. That is no fault: but if
+        nobody else hears of it either, it is time to ask."""
+        if self.heard_at < sent and self.unheard_since is None:
+            self.unheard_since = sent
+
+    def is_silent(self, seconds: float, now: float) -> bool:
+        """True if a client gave it up, and nobody heard of it for `seconds` since that was sent."""
+        since = self.unheard_since
+        if since is not None and self.heard_at >= since:
+            since = self.unheard_since = None
+        return since is not None and now - since >= seconds
 
     def heard_since(self, seconds: float, now: float) -> bool:
         """True if a request heard of it in the last `seconds`."""

@@ -190,12 +190,20 @@ class Pool:
         return found or ("list", said)
 
     async def _try(self, backend: Backend) -> None:
-        """Ask a backend for one token whose requests met faults though it lists its models."""
-        if self.generate is None or backend.breaker.state != "open" or not backend.listed:
+        """Ask a backend for one token that lists its models, though its requests met faults, or
+        clients left it of which nobody heard anything."""
+        began, is_open = self._clock.monotonic(), backend.breaker.state == "open"
+        if not is_open and not backend.is_silent(PROBE_SECONDS_MAX, began):
+            return
+        if self.generate is None or not backend.listed:
             return
         model = min(backend.known, default=None)
         made = None if model is None else await self.generate(backend, model)
         now = self._clock.monotonic()
+        if model is None or made is not None:
+            backend.unheard_since = None
+        if not is_open and backend.heard_at >= began:
+            return  # it answers others: it is only busy
         if model is None or (made is not None and made.verdict != "failed"):
             # Where there is nothing to ask for, the list has to be enough: the trials will tell.
             backend.probed(now, generated=True)

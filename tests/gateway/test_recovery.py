@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from gateway import prober as probers
 from gateway.backends import pool as pools
 from gateway.backends.http import HttpClient
 from gateway.backends.pool import Backend, Pool
@@ -222,6 +223,48 @@ async def test_a_client_who_leaves_opens_nothing() -> None:
             made.relay.client_gone(call)
             await task
         assert state(made["b-1"]) == "closed" and not made["b-1"].failures
+
+
+async def leaves(made: Clinic) -> None:
+    """A client asks, and is gone before it has anything."""
+    known = set(made.relay.open)
+    task = asyncio.create_task(made.ask())
+    await made.until("it waits", lambda: made.relay.open.keys() - known)
+    (name,) = made.relay.open.keys() - known
+    made.relay.client_gone(made.relay.open[name])
+    await task
+
+
+async def test_one_that_hangs_is_found_though_no_client_waits_for_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probers, "GENERATION_SECONDS_MAX", 0.3)
+    async with fake_backend(name="one") as one, clinic(one.url) as made:
+        backend = made["b-1"]
+        breaks(one, "d5000")
+        await leaves(made)
+        await made.until("a token was asked for", lambda: state(backend) == "open")
+        assert backend.rung == "generation" and up(backend) is False
+        mends(one)
+        await made.until("it is on trial", lambda: state(backend) == "half_open")
+
+
+async def test_one_that_is_busy_with_others_is_not_shut_for_a_client_who_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probers, "GENERATION_SECONDS_MAX", 0.3)
+    async with fake_backend(name="one") as one, clinic(one.url) as made:
+        backend = made["b-1"]
+        breaks(one, "d5000")
+        await leaves(made)
+        await made.until("a token was asked for", lambda: made.relay.open)
+        backend.answered(None, made.clock.monotonic())
+        await made.until("it did not come", lambda: not made.relay.open)
+        await asyncio.sleep(3 * PROBE_SECONDS)
+        assert (state(backend), backend.unheard_since) == ("closed", None)
+        asked = len(one.calls)
+        await asyncio.sleep(0.5 + 3 * PROBE_SECONDS)
+        assert len(one.calls) == asked, "once for those who left, and not again and again"
 
 
 async def test_a_list_that_is_late_does_not_shut_one_that_answers() -> None:
