@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from gateway.backends.ladder import Step
 from gateway.cli.backend_known import no_such, registry_or_none
 from gateway.cli.failure import EXIT_FAILED, Stop
 from gateway.cli.options import json_option
@@ -15,6 +14,9 @@ from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
 from ledger.clock import SystemClock
 from ledger.folds.book import Book
+
+if TYPE_CHECKING:
+    from gateway.backends.ladder import Step
 
 _HOLDS: Final = {True: "holds", False: "FAILS", None: None}
 _COLUMNS: Final = (
@@ -52,7 +54,7 @@ def command(
     with progress("probing") as tell:
         done = 0
 
-        def say(backend_id: str, step: Step) -> None:
+        def say(backend_id: str, step: "Step") -> None:
             nonlocal done
             done += 1
             tell.step(f"{backend_id}: {step.rung}", done)
@@ -72,8 +74,8 @@ async def _climb(
     book: Book,
     name: str | None,
     token_seconds: float | None,
-    say: Callable[[str, Step], None],
-) -> dict[str, list[Step]]:
+    say: Callable[[str, "Step"], None],
+) -> dict[str, list["Step"]]:
     # Only here: most commands need no HTTP client.
     from gateway.probing import Probing
 
@@ -96,7 +98,7 @@ def _names(place: Place, book: Book, name: str | None, known: list[str]) -> list
     return known if name is None else [name]
 
 
-def _table(found: dict[str, list[Step]]) -> Table:
+def _table(found: dict[str, list["Step"]]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for backend_id, steps in found.items():
         for step in steps:
@@ -105,7 +107,7 @@ def _table(found: dict[str, list[Step]]) -> Table:
     return Table(_COLUMNS, tuple(rows))
 
 
-def _as_json(backend_id: str, steps: list[Step]) -> dict[str, object]:
+def _as_json(backend_id: str, steps: list["Step"]) -> dict[str, object]:
     return {
         "id": backend_id,
         "holds": not any(step.holds is False for step in steps),

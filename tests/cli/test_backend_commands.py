@@ -1,11 +1,14 @@
 """`tollbook backends` over a data directory, without a gateway: what it records, shows, refuses."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.books import living_spool, run, run_json
+from tests.support.processes import environment
 
 URL = "http://127.0.0.1:9"
 
@@ -110,3 +113,13 @@ def test_a_living_gateway_that_tells_nothing_may_still_send_requests(
         assert refused.exit_code == 1 and "has not taken note yet" in refused.stdout
         assert listed(data)["gpu"]["draining"]
     assert run("backends", "drain", "gpu", *data).exit_code == 0
+
+
+def test_the_verb_needs_no_package_of_the_gateway() -> None:
+    """Backends are listed and drained from machines that have no gateway on them."""
+    heavy = "aiohttp", "starlette", "uvloop", "python_multipart", "sqlalchemy", "aiokafka"
+    look = f"import sys, gateway.cli.backends; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
