@@ -22,9 +22,12 @@ def start_line(
     taker = "Kafka" if kafka.bootstrap else "the ledger"
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
     count = len(settings.backends) if backends is None else backends
+    servers = f"{count} backend{'s' if count != 1 else ''}"
+    if backends is None and not count:
+        servers = "backends as the registry says"
     parts = [
         f"serving http://{host}:{port}/v1 ({reach(gateway.host)})",
-        f"{count} backend{'s' if count != 1 else ''}",
+        servers,
         *([models] if models else []),
         *([f"Kafka at {','.join(kafka.bootstrap)}, {kafka.prefix}.*"] if kafka.bootstrap else []),
         f"spool limit {size_text(spool.limit_bytes)}, which covers {covered(spool.limit_bytes)} "

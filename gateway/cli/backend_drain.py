@@ -20,6 +20,8 @@ from gateway.cli.views import living, views_of
 from ledger.clock import SystemClock
 
 LOOK_SECONDS: Final = 0.5
+TOLD_SECONDS: Final = 3.0
+"""Gateways tell of their backends each two seconds: so long it takes to hear that they know."""
 MICROSECONDS: Final = 1_000_000
 
 
@@ -37,7 +39,8 @@ class Outcome(msgspec.Struct, frozen=True):
     "--wait-seconds",
     type=click.FloatRange(0),
     metavar="N",
-    help="Wait at most so long; 0: not at all. Default: until it is safe.",
+    help="Wait at most so long, but up to three seconds for gateways to take note; 0: only look. "
+    "Default: until it is safe.",
 )
 @click.option(
     "--without",
@@ -104,7 +107,8 @@ def _wait(
         waited = clock.monotonic() - began
         if seen.longest_us is not None:
             longest = max(longest, round(waited * MICROSECONDS) + seen.longest_us)
-        late = wait_seconds is not None and waited >= wait_seconds
+        least = TOLD_SECONDS if seen.unaware else 0.0
+        late = wait_seconds is not None and waited >= max(wait_seconds, least)
         if seen.safe or late or (seen.silent and not (seen.running or seen.unaware)):
             return Outcome(seen, -(-longest // MICROSECONDS), waited)
         tell.step(_progress(name, seen), round(waited), -(-longest // MICROSECONDS))

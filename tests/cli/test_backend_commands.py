@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.cli import backend_drain
 from tests.cli.books import living_spool, run, run_json
 from tests.support.processes import environment
 
@@ -104,8 +105,9 @@ def test_a_drain_is_safe_at_once_where_no_gateway_lives_and_may_be_taken_back(
 
 
 def test_a_living_gateway_that_tells_nothing_may_still_send_requests(
-    tmp_path: Path, data: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: tuple[str, str]
 ) -> None:
+    monkeypatch.setattr(backend_drain, "TOLD_SECONDS", 0.0)
     run_json("backends", "add", "gpu", "--url", URL, *data)
     with living_spool(tmp_path / "data"):
         wait = ("--wait-seconds", "0")

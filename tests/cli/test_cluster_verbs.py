@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gateway.cli import backend_drain
 from gateway.dev.broker import Broker
 from ledger.clock import SystemClock
 from ledger.events import Event
@@ -69,8 +70,9 @@ def test_keys_and_prices_live_on_kafka_and_names_in_postgres(where: tuple[str, .
 
 
 def test_backends_live_on_kafka_and_what_gateways_see_of_them(
-    where: tuple[str, ...], kafka: KafkaAccess
+    monkeypatch: pytest.MonkeyPatch, where: tuple[str, ...], kafka: KafkaAccess
 ) -> None:
+    monkeypatch.setattr(backend_drain, "TOLD_SECONDS", 0.0)
     made = run_json("backends", "add", "gpu", "--url", "http://127.0.0.1:9", *where)
     assert made["state"] == "no gateway tells of it" and made["from"] == "registry"
     seen = view_of_gateway("gpu", in_flight=2, draining=False)

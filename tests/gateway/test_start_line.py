@@ -70,7 +70,8 @@ def test_the_line_says_everything_at_once() -> None:
     assert line.startswith("tollbook: serving http://[::1]:8080/v1 (only from this machine); ")
     assert "; 1 backend; models a, b; spool limit 64 MiB, which covers about 74 min" in line
     assert "\n" not in line
-    assert "; 0 backends; spool" in start_line(Settings(), 1, None)
+    assert "; backends as the registry says; spool" in start_line(Settings(), 1, None)
+    assert "; 2 backends; spool" in start_line(Settings(), 1, None, 2)
 
 
 @pytest.mark.parametrize("client", [None, "0" * 32])
