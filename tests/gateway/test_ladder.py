@@ -15,6 +15,7 @@ from gateway.backends.backend import Backend, Generated, Rung
 from gateway.backends.http import HttpClient
 from gateway.backends.ladder import ORDER, Ladder, Step
 from gateway.backends.port import BackendFailed
+from gateway.errors import Unauthorized
 from ledger.clock import SystemClock
 from tests.support.fake_backend import KEY, fake_backend
 
@@ -129,6 +130,23 @@ async def test_what_listens_there_and_is_no_model_server_is_not_taken_for_one() 
         there = await ladder.climb(backend(f"http://127.0.0.1:{port}"), made)
     assert "listens at" not in words(steps)
     assert holds(there)["list"] is False, "a port that accepts and is something else"
+
+
+async def test_a_gateway_of_ours_is_not_taken_for_the_engine_that_is_looked_for() -> None:
+    """It may well stand at a port that an engine takes by itself, and wants a key too."""
+
+    async def gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4096)
+        body = Unauthorized("no key").body()
+        head = b"HTTP/1.1 401 X\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        writer.close()
+
+    server = await asyncio.start_server(gateway, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, at_work() as ladder:
+        found = await ladder.diagnose(backend(f"http://127.0.0.2:{port}"))
+    assert found == ("port", "the port refuses: nothing listens there")
 
 
 @contextmanager

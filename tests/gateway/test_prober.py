@@ -80,6 +80,30 @@ async def test_a_failure_takes_back_the_last_time() -> None:
     await house.prober.stop()
 
 
+@pytest.mark.parametrize(("status", "opens"), [(500, True), (400, False)])
+async def test_one_that_cannot_make_a_token_is_set_aside_before_a_request_meets_it(
+    status: int, opens: bool
+) -> None:
+    house = House(answer(status), asyncio.Event())
+    house.prober.follow()
+    await house.until_called(1)
+    await house.desk.settle()
+    backend = house.desk.pool.backends["b-1"]
+    await house.prober.stop()
+    assert (backend.breaker.state == "open", backend.up) == (opens, not opens)
+    assert backend.rung == ("generation" if opens else None)
+
+
+async def test_the_token_that_brings_one_back_is_not_waited_for_as_a_request_is() -> None:
+    house = House(asyncio.Event())
+    backend = house.desk.pool.backends["b-1"]
+    async with asyncio.timeout(2):
+        made = await house.prober.generate(backend, "m", 0.05)
+    assert made is not None and made.verdict == "failed" and "first byte" in made.words
+    assert [one.outcome for one in house.finished()] == ["timeout"]
+    assert backend.in_flight == 0
+
+
 async def test_a_probe_that_runs_at_the_end_is_cut_and_has_its_end() -> None:
     house = House(asyncio.Event())
     house.prober.follow()

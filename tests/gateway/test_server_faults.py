@@ -133,6 +133,21 @@ async def test_a_trial_gives_its_place_back_however_it_ends() -> None:
         assert (backend.breaker.trials, backend.in_flight) == (0, 0)
 
 
+async def test_a_trial_is_over_with_its_first_token_though_its_stream_goes_on() -> None:
+    never = asyncio.Event()
+    desk = Desk(ScriptedClient(ScriptedAnswer(TEXT, never)))
+    backend = desk.pool.backends["b-1"]
+    backend.learn(200, b'{"data":[{"id":"m"}]}')
+    backend.faulty("gone", desk.clock.monotonic(), sure=True)
+    backend.probed(desk.clock.monotonic())
+    task = desk.begin()
+    await desk.settle()
+    assert (backend.in_flight, backend.breaker.trials, backend.breaker.answered) == (1, 0, 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (backend.in_flight, backend.breaker.trials) == (0, 0)
+
+
 def seen(gateway: str, state: State, seconds_ago: float, had: str = "1") -> RoutingView:
     at = START - timedelta(seconds=seconds_ago)
     return RoutingView(
