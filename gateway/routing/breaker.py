@@ -49,7 +49,9 @@ class Breaker(msgspec.Struct, frozen=True):
     counts the times that it was half open, `trials` are those of this period that wait for their
     first token, `answered` those that had it. `share` is what of its share it had at `since`.
     `sure`: it was opened by a probe, or by a fault that needs no second one; a model list is then
-    enough to try it again. What requests made of it is only undone by a generation.
+    enough to try it again. What requests made of it is only undone by a generation. `proven`: since
+    it closed, one answer at least was whole; before that its share does not rise, since a server
+    may give first tokens and then fall silent, which is known only after a limit.
     """
 
     state: State = "closed"
@@ -63,6 +65,7 @@ class Breaker(msgspec.Struct, frozen=True):
     answered: int = 0
     share: float = 1.0
     sure: bool = True
+    proven: bool = True
 
 
 def failed(breaker: Breaker, now: float, *, sure: bool = False) -> Breaker:
@@ -92,9 +95,10 @@ def succeeded(breaker: Breaker, now: float) -> Breaker:
     if breaker.state == "open":
         return breaker
     tried, faults = _faded(breaker, now)
+    first = breaker.state == "closed" and not breaker.proven
     return Breaker(
         breaker.state,
-        breaker.since,
+        now if first else breaker.since,
         tried + 1,
         faults,
         now,
@@ -105,6 +109,7 @@ def succeeded(breaker: Breaker, now: float) -> Breaker:
         # Once it has risen nobody need reckon it again.
         1.0 if breaker.share < 1 <= share(breaker, now) else breaker.share,
         breaker.sure,
+        breaker.proven or first,
     )
 
 
@@ -143,18 +148,21 @@ def answered(breaker: Breaker, period: int | None, now: float) -> Breaker:
     if breaker.answered + 1 < ANSWERED_MIN:
         return msgspec.structs.replace(breaker, answered=breaker.answered + 1)
     # What it did before it was down is over: the faults of then must not open it now.
-    return Breaker("closed", now, counted_at=now, period=breaker.period, share=SHARE_FIRST)
+    return Breaker(
+        "closed", now, counted_at=now, period=breaker.period, share=SHARE_FIRST, proven=False
+    )
 
 
 def share(breaker: Breaker, now: float) -> float:
     """The part of its share that it gets, 0–1: all or none, or rising since it closed again.
 
     Closed: min(1, s + (now − since) / RISE_SECONDS × (1 − SHARE_FIRST)), with s the share that it
-    began with. Half open the trials bound it, and `SHARE_FIRST` is what it begins with.
+    began with, from its first whole answer on; s before that. Half open the trials bound it, and
+    `SHARE_FIRST` is what it begins with.
     """
     if breaker.state == "closed":
-        if breaker.share >= 1:
-            return 1.0
+        if breaker.share >= 1 or not breaker.proven:
+            return breaker.share
         risen = max(now - breaker.since, 0.0) / RISE_SECONDS * (1 - SHARE_FIRST)
         return min(1.0, breaker.share + risen)
     return 0.0 if breaker.state == "open" else SHARE_FIRST
@@ -200,7 +208,7 @@ def restored(state: State, had: float, now: float, *, fresh: bool) -> Breaker:
 
 def _opened(breaker: Breaker, now: float, *, sure: bool) -> Breaker:
     return msgspec.structs.replace(
-        breaker, state="open", since=now, trials=0, answered=0, share=1.0, sure=sure
+        breaker, state="open", since=now, trials=0, answered=0, share=1.0, sure=sure, proven=True
     )
 
 

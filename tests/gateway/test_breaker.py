@@ -114,6 +114,8 @@ def test_one_good_probe_brings_a_trial_and_trials_bring_all_of_its_share(
             breaker, trial = began(breaker)
             breaker = answered(breaker, trial, now)
         assert breaker.state == "closed"
+        assert share(breaker, now) == SHARE_FIRST
+        breaker = succeeded(breaker, now)
         assert SHARE_FIRST <= share(breaker, now) < 1
     assert share(breaker, now + 1.001 * RISE_SECONDS) == 1
 
@@ -211,6 +213,10 @@ def test_a_fault_of_a_trial_or_while_the_share_rises_opens_it_again() -> None:
         risen, trial = began(risen)
         risen = answered(risen, trial, 3.0)
     assert risen.state == "closed"
+    # First tokens alone lift nothing: it may fall silent behind each of them.
+    assert share(risen, 60.0) == SHARE_FIRST
+    assert failed(risen, 60.0).state == "open"
+    risen = succeeded(risen, 3.0)
     assert failed(risen, 3.0 + RISE_SECONDS / 2).state == "open"
     assert failed(risen, 3.1 + RISE_SECONDS).state == "closed"
 
