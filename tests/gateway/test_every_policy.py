@@ -220,6 +220,15 @@ def test_weight_0_is_for_when_nothing_else_is_up(rules: Rules) -> None:
     choice = choose(Wanted("r", "m"), [out, down], rules)
     assert choice is not None and (choice.backend_id, choice.last_resort) == ("b-1", False)
     assert "its weight is 0 but no other is up" in choice.reasons
+    assert set(many([out, view("b-2", share=0.0)], rules, 300)) == {"b-2"}
+
+
+@every_policy
+def test_one_that_is_half_open_is_the_better_last_resort(rules: Rules) -> None:
+    state = [view("b-1", up=False), view("b-2", 9, trial=0), view("b-3", up=False, trial=0)]
+    assert set(many(state, rules, 300)) == {"b-2"}
+    choice = choose(Wanted("r", "m"), state, rules)
+    assert choice is not None and choice.last_resort
 
 
 @every_policy
@@ -273,6 +282,8 @@ def full(waiting: int | None, kv: float | None = 0.0, **more: Any) -> Callable[[
         (full(1), full(0, running=8, in_flight=6, others_in_flight=4), (1.0, 2.0)),
         # KV use is not told: eight at work are 8 / (8 + 32).
         (full(0, None, running=8, in_flight=8), full(0, 0.3), (0.2, 0.3)),
+        # Those of others than gateways are at work as well.
+        (full(0, None, running=8), full(0, 0.3), (0.2, 0.3)),
         # How many run is not told: those in flight are taken to run.
         (full(0, 0.1, in_flight=9), full(0, 0.2), (0.1, 0.2)),
         # One does not tell how many wait: the fewest at work, for all.
