@@ -1,6 +1,7 @@
 """All backends of this gateway: asked, brought back, and followed as they come and go."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
@@ -25,6 +26,9 @@ DIAGNOSE_SECONDS = 30.0
 
 FRESH_SECONDS = 10.0
 """How old a view may be that says of a backend that it is down, and is believed at a start."""
+
+DOWN_SECONDS_AT_START = 0.5
+"""For the first list of one that was down before. The others may not be reached meanwhile."""
 
 WHY_SECONDS_AT_START = 1.0
 """For why a backend is away, while the door is still closed."""
@@ -115,9 +119,7 @@ class Pool:
     async def start(self) -> None:
         """Ask every backend once, at most `PROBE_SECONDS_MAX` and a second for why one is away,
         then go on in the background."""
-        await asyncio.gather(
-            *(self._ask(backend, WHY_SECONDS_AT_START) for backend in self.backends.values())
-        )
+        await asyncio.gather(*(self._ask_first(backend) for backend in self.backends.values()))
         self._runs = True
         for backend in self.backends.values():
             self._begin(backend)
@@ -152,6 +154,14 @@ class Pool:
             await self._ask(backend)
             await self._try(backend)
             await asyncio.sleep(PROBE_SECONDS)
+
+    async def _ask_first(self, backend: Backend) -> None:
+        """One that was down before, as `restore` was told, is hardly waited for: a server that
+        hangs must not keep clients from all others each time that a gateway starts."""
+        seconds = DOWN_SECONDS_AT_START if backend.breaker.state == "open" else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ask(backend, WHY_SECONDS_AT_START)
 
     async def _ask(self, backend: Backend, why_seconds: float | None = None) -> None:
         if backend.held is not None:
