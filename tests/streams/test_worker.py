@@ -385,6 +385,7 @@ def test_what_the_ledger_sets_aside_does_not_count_in_the_live_totals(
     load = Load(seed)
     ended = load.scribe.write(events.finished("stranger", key_id="key-1"))
     asyncio.run(produce(kafka, [msgspec.structs.replace(ended, id="of-nobody/finished")]))
-    asyncio.run(produce(kafka, load.requests(10)))
+    # So many that the stranger's key is surely among theirs, whatever the seed.
+    asyncio.run(produce(kafka, load.requests(80)))
     with working(kafka):
         wait_for(kafka, load.sent)
