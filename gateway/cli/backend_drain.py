@@ -102,8 +102,7 @@ def _wait(
     longest = 0
     while True:
         alive = living(place)
-        views = () if alive == [] else views_of(place).values()
-        seen = drained(views, name, before, clock.now(), without, alive or ())
+        seen = drained(views_of(place).values(), name, before, clock.now(), without, alive)
         waited = clock.monotonic() - began
         if seen.longest_us is not None:
             longest = max(longest, round(waited * MICROSECONDS) + seen.longest_us)

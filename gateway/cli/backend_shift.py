@@ -19,6 +19,7 @@ from gateway.cli.progress import progress
 from gateway.cli.shifting import Judged, Limits, Pace, judge, pace, together, unreached, worst
 from gateway.cli.views import views_of
 from ledger.clock import SystemClock
+from ledger.folds.book import WEIGHT_MAX
 from ledger.folds.routing import RoutingView
 
 HOLDS_MAX: Final = 3
@@ -50,6 +51,18 @@ class Shift(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     hold_seconds: float
     weights: Mapping[str, int]
+
+    def at(self, percent: int) -> dict[str, int]:
+        """The weights with `percent` at the new ones, in percent. What the largest of the old and
+        of the new had together moves, at most 100, and 100 if that is 0; the old ones keep their
+        parts among each other. So other backends of the model have no less than before."""
+        most = max(self.weights[name] for name in self.old)
+        whole = min(most + max(self.weights[name] for name in self.new), WEIGHT_MAX) or WEIGHT_MAX
+        made = dict.fromkeys(self.new, -(-whole * percent // 100))
+        for name in self.old:
+            part = self.weights[name] * whole // most if most else whole
+            made[name] = part * (100 - percent) // 100
+        return made
 
 
 @click.command("shift")
@@ -123,17 +136,16 @@ def command(
     )
     # At first the old ones have all of it, as the new ones will at the end.
     usual = pace({}, views_of(place).values(), old, SystemClock().now())
-    seen = Pace(0, 0, usual.first_token_us)
-    told: list[dict[str, object]] = []
-    for step in steps:
-        judged, seen = _step(place, shift, step, seen)
-        told.append({"percent": step, "verdict": judged.verdict, "words": judged.words})
-        if not as_json:
-            click.echo(f"{step} % at {', '.join(new)}: {judged.words}")
-        if judged.verdict in ("bad", "slow"):
-            for name, weight in shift.weights.items():
-                _weigh(place, name, weight)
-            break
+    try:
+        told = _steps(place, shift, steps, Pace(0, 0, usual.first_token_us), tell=not as_json)
+    except BaseException:
+        # Ctrl-C, brokers that are away, a backend that somebody removed meanwhile.
+        click.echo(
+            "tollbook: the shift ends on its way, and weights stay as they are: see `tollbook "
+            "backends list`, and shift again or set them",
+            err=True,
+        )
+        raise
     shifted = told[-1]["verdict"] in ("good", "few")
     if as_json:
         click.echo(json_text({"shifted": shifted, "steps": told}))
@@ -152,13 +164,29 @@ def _next(shift: Shift, percent: int) -> str:
     return f"{names} has {percent} % of its usual part; shift again to go on, with --steps 100"
 
 
+def _steps(
+    place: Place, shift: Shift, steps: tuple[int, ...], seen: Pace, *, tell: bool
+) -> list[dict[str, object]]:
+    """One step after the other; what is worse ends them and is rolled back. Returns what is told
+    of each."""
+    told: list[dict[str, object]] = []
+    for step in steps:
+        judged, seen = _step(place, shift, step, seen)
+        told.append({"percent": step, "verdict": judged.verdict, "words": judged.words})
+        if tell:
+            click.echo(f"{step} % at {', '.join(shift.new)}: {judged.words}")
+        if judged.verdict in ("bad", "slow"):
+            for name, weight in shift.weights.items():
+                _weigh(place, name, weight)
+            break
+    return told
+
+
 def _step(place: Place, shift: Shift, step: int, seen: Pace) -> tuple[Judged, Pace]:
     """Give the new ones `step` percent, watch, and judge. `seen` is what the old ones did until
     now, with which the new ones are compared; it is given back with what they did since."""
-    for name in shift.new:
-        _weigh(place, name, step)
-    for name in shift.old:
-        _weigh(place, name, 100 - step)
+    for name, weight in shift.at(step).items():
+        _weigh(place, name, weight)
     old, new = seen, Pace()
     for _ in range(HOLDS_MAX + 1):
         before = views_of(place)

@@ -198,6 +198,12 @@ def _change(place: Place, name: str, said: Said) -> Book:
             f"{', '.join(sorted(given))} must be changed there; or give --url URL too, which then "
             "stands for all gateways"
         )
+    if given and said.key is msgspec.UNSET and (server is None or server.url is None):
+        # Its key is in those settings, too, which a registered address stands over as a whole.
+        raise Stop(
+            f"the key of backend {name} is in the configuration of each gateway, as its address "
+            "was; give --key REF too, which then stands for all gateways (--key '': it has none)"
+        )
     if given:
         said = _checked(name, said)
     now = SystemClock().now()

@@ -45,23 +45,27 @@ def drained(
     before: Mapping[str, Place],
     now: datetime,
     without: Collection[str] = (),
-    living: Collection[str] = (),
+    living: Collection[str] | None = None,
 ) -> Drained:
     """How far the drain of a backend is by all `views`.
 
     `before` are the places of the views that were there when the drain was recorded: only a later
     one can know of it. `without` are gateways that somebody knows to be gone, `living` the sources
-    of processes that serve for sure: one that has told nothing at all yet may send requests.
+    of all processes that serve, null where that is not known: one that has told nothing at all yet
+    may send requests, and one that is not among them sends none.
     """
     running, longest, silent = 0, None, []
     views = list(views)
     told = {view.source for view in views}
-    unaware = [source for source in living if source not in told]
+    unaware = [source for source in living or () if source not in told]
     for view in sorted(views, key=lambda view: view.gateway):
         if view.backend_id != backend_id or view.gateway in without:
             continue
         if view.expires_at <= view.observed_at:
             # It said so when it ended: it serves no more.
+            continue
+        if living is not None and view.source not in living:
+            # It was killed: its spool is nobody's.
             continue
         if view.expires_at <= now:
             silent.append(view.gateway)

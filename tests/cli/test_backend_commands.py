@@ -92,6 +92,22 @@ def test_what_a_configuration_names_can_be_weighed_and_drained_but_not_moved(
     assert run_json("backends", "add", "conf", *where)["from"] == "configured"
 
 
+def test_a_configured_backend_is_moved_only_together_with_its_key(
+    tmp_path: Path, data: tuple[str, str]
+) -> None:
+    config = tmp_path / "t.toml"
+    config.write_text(f'[[backends]]\nurl = "{URL}"\nname = "conf"\nkey = "env:K"\n')
+    where = (*data, "--config", str(config))
+    for _ in range(2):  # known by its configuration alone, then by the registry, too
+        refused = run("backends", "set", "conf", "--url", f"{URL}9", *where)
+        assert refused.exit_code == 1 and "give --key REF too" in refused.stderr
+        run_json("backends", "set", "conf", "--weight", "50", *where)
+    moved = run_json("backends", "set", "conf", "--url", f"{URL}9", "--key", "env:K", *where)
+    assert (moved["url"], moved["key"], moved["weight"]) == (f"{URL}9", "env:K", 50)
+    again = run_json("backends", "set", "conf", "--url", f"{URL}8", *where)
+    assert (again["url"], again["key"]) == (f"{URL}8", "env:K")
+
+
 def test_a_drain_is_safe_at_once_where_no_gateway_lives_and_may_be_taken_back(
     data: tuple[str, str],
 ) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.cli import backend_shift
-from gateway.cli.backend_shift import parse_steps
+from gateway.cli.backend_shift import Shift, parse_steps
 from gateway.cli.place import Place
 from gateway.cli.shifting import (
     Limits,
@@ -172,6 +173,44 @@ def test_a_shift_goes_step_by_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert code == 0 and "tollbook backends drain old" in said
     assert stage.weights == [("new", 10), ("old", 90), ("new", 100), ("old", 0)]
     assert stage.listed() == {"old": 0, "new": 100}
+
+
+def test_a_shift_moves_the_weight_that_was_there_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path / "data", GOOD, GOOD)
+    run_json("backends", "set", "old", "--weight", "30", *stage.data)
+    run_json("backends", "set", "new", "--weight", "0", *stage.data)
+    assert stage.shift("--steps", "10,100")[0] == 0
+    assert stage.weights == [("new", 3), ("old", 27), ("new", 30), ("old", 0)]
+
+
+def test_a_shift_goes_on_from_where_an_ended_one_left_the_weights() -> None:
+    shift = Shift(
+        old=("a", "b"),
+        new=("c",),
+        limits=Limits(),
+        hold_seconds=0,
+        weights={"a": 60, "b": 30, "c": 40},
+    )
+    assert shift.at(50) == {"c": 50, "a": 50, "b": 25}
+    assert shift.at(100) == {"c": 100, "a": 0, "b": 0}
+    nothing = structs.replace(shift, weights={"a": 0, "b": 0, "c": 0})
+    assert nothing.at(10) == {"c": 10, "a": 90, "b": 90}
+
+
+def test_a_shift_that_is_broken_off_says_that_weights_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path / "data", GOOD)
+
+    def removed(*_: object) -> tuple[str, ...]:
+        run("backends", "remove", "old", "--now", *stage.data)
+        return ()
+
+    monkeypatch.setattr(backend_shift, "_hold", removed)
+    code, said = stage.shift("--steps", "10,100")
+    assert code == 1 and "weights stay as they are" in said and "was removed" in said
 
 
 def test_a_shift_may_end_on_the_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

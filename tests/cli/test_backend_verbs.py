@@ -162,6 +162,13 @@ def test_a_process_that_serves_and_has_told_nothing_yet_may_send_requests() -> N
     assert seen.unaware == ("/gateway/g2/1",) and not seen.safe
 
 
+def test_where_it_is_known_who_serves_a_killed_gateway_is_waited_for_by_nobody() -> None:
+    views = [view("g1", draining=True), view("g2", observed_at=after(-11), expires_at=after(-1))]
+    assert drained(views, "gpu", {}, NOW, living=["/gateway/g1/1"]).safe
+    assert drained([view("g2", in_flight=3)], "gpu", {}, NOW, living=[]).safe
+    assert drained(views, "gpu", {}, NOW, living=None).silent == ("g2",)
+
+
 def test_the_longest_wait_is_that_of_the_longest_answer_and_ends_with_its_time_limit() -> None:
     short = Running(left=10, interval_us=20_000, before_us=0, limit_us=10**9)
     long = Running(left=100, interval_us=20_000, before_us=500_000, limit_us=10**9)
