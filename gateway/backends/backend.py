@@ -212,7 +212,9 @@ class Backend:
     def faulty(self, reason: str, now: float, *, sure: bool = False) -> None:
         """A request met a fault of the server. `sure`: nothing listens there."""
         self.failures += 1
-        self._take(rule.failed(self.breaker, now, sure=sure), reason, "requests")
+        # What opened it, or a probe has found since, says more than the next request that failed.
+        words = None if self.breaker.state == "open" else reason
+        self._take(rule.failed(self.breaker, now, sure=sure), words, "requests")
 
     def left(self, sent: float) -> None:
         """A client left that had no byte of a request sent at `sent`. That is no fault: but if

@@ -230,3 +230,13 @@ async def test_a_request_to_one_whose_requests_all_fail_is_refused_and_not_held(
     backend = desk.pool.backends["b-1"]
     assert backend.breaker.state == "open" and backend.rung == "requests"
     assert backend.condition(0.0) == "down: the connection broke"
+
+
+def test_what_a_probe_found_out_is_not_forgotten_for_the_next_request_that_fails() -> None:
+    backend = Desk(ScriptedClient()).pool.backends["b-1"]
+    backend.not_generated("it answered 500 (its /health answers 200)", 1.0)
+    backend.faulty("the connection broke", 2.0)
+    assert (backend.fault, backend.rung) == (
+        "it answered 500 (its /health answers 200)",
+        "generation",
+    )
