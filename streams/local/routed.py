@@ -94,9 +94,16 @@ class RoutedFile:
             self._seen = seen
             for key, view in read_routed(self._layout.root).items():
                 known = self._views.get(key)
-                if known is None or view.appended_ms >= known.appended_ms:
+                if known is None or _is_later(view, known):
                     self._views[key] = view
         return self._views
+
+
+def _is_later(view: RoutingView, known: RoutingView) -> bool:
+    """Of one process its own numbers decide, since its clock may be set back; else the time."""
+    if view.source == known.source:
+        return view.sequence >= known.sequence
+    return view.appended_ms >= known.appended_ms
 
 
 def read_routed(data: Path) -> Views:

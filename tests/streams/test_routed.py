@@ -154,6 +154,18 @@ def test_a_running_gateway_reads_the_file_when_it_is_replaced(house: House) -> N
         assert [view.in_flight for view in reader.views().values()] == [4]
 
 
+def test_a_clock_that_is_set_back_makes_no_view_an_old_one(house: House) -> None:
+    reader = RoutedFile(house.layout)
+    with house.gateway() as spool:
+        house.say(spool, 1)
+        house.run()
+        assert [view.in_flight for view in reader.views().values()] == [1]
+        house.clock.advance(-3600)
+        house.say(spool, 4)
+        house.run(2)
+        assert [view.in_flight for view in reader.views().values()] == [4]
+
+
 def test_a_view_that_nobody_renews_is_gone_after_a_day(house: House) -> None:
     with house.gateway() as spool:
         house.say(spool, 1)
