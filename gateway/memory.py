@@ -47,6 +47,7 @@ class Memory:
         self._begins = True
         self._had_part = self._asked = False
         self._heard: dict[tuple[str, str], tuple[str, int, float]] = {}
+        self._has_twin = False
         self.before: dict[str, RoutingView] = {}
         """By backend, what the last process of this name said last."""
 
@@ -65,18 +66,37 @@ class Memory:
         """True if all that is known came in, and this process has not begun from it yet."""
         return self._begins and self._complete()
 
+    def notes(self) -> tuple[str, ...]:
+        """That another process took this one's name: views are kept by name."""
+        if not self._has_twin:
+            return ()
+        return (
+            f"another process serves as {self._name}, too: nobody sees what this one has at its "
+            "backends, a drain neither; give each a name of its own, by name in [gateway]",
+        )
+
     def look(self) -> None:
         """Take what the views say now."""
         self._looked_at = self._clock.monotonic()
         views = [view for view in self._views() if view.source != self._source]
         if self._begins:
             self._restore(views)
-        others = seen_by_others([view for view in views if self._is_good(view)], self._name)
+        good = [view for view in views if self._is_good(view)]
+        self._see_twin(good)
+        others = seen_by_others(good, self._name)
         for gone in self._heard.keys() - {(view.backend_id, view.gateway) for view in views}:
             del self._heard[gone]
         for backend in self._pool.backends.values():
             backend.others_in_flight = others.in_flight.get(backend.backend_id, 0)
         self._pool.live_gateways = others.gateways + 1
+
+    def _see_twin(self, views: list[RoutingView]) -> None:
+        """Of two processes of one name the later one is told of: the earlier one sees it."""
+        begun = self._source.rpartition("/")[2]
+        later = (view for view in views if view.source.rpartition("/")[2] > begun)
+        had, self._has_twin = self._has_twin, any(view.gateway == self._name for view in later)
+        if self._has_twin and not had:
+            log.warning("%s", self.notes()[0])
 
     def _is_good(self, view: RoutingView) -> bool:
         """True if the gateway still stands by `view`.

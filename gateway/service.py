@@ -208,7 +208,7 @@ class Service:
         backends = {
             backend.backend_id: backend.condition(now) for backend in self._pool.backends.values()
         }
-        notes = (*self._registry.notes(), *self._follower.notes())
+        notes = (*self._registry.notes(), *self._follower.notes(), *self._memory.notes())
         return Readiness(not missing, tuple(missing), backends, notes)
 
     def backend_count(self) -> int:

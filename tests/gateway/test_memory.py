@@ -216,3 +216,15 @@ def test_gateways_that_come_and_go_leave_nothing_behind(house: House) -> None:
         house.known = [house.view("a", f"pod-{number}")]
         house.look()
     assert len(house.memory._heard) == 1
+
+
+def test_a_later_process_of_the_same_name_is_told_of_while_it_lives(house: House) -> None:
+    house.known = [house.view("a", "box"), house.view("a", "other", source="/gateway/other/9")]
+    house.memory.start()
+    assert not house.memory.notes()
+    house.known.append(house.view("b", "box", source="/gateway/box/3"))
+    house.look()
+    assert "another process serves as box" in house.memory.notes()[0]
+    house.clock.advance(10)
+    house.look()
+    assert not house.memory.notes()
