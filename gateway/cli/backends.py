@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -221,7 +222,10 @@ def _checked(name: str, said: Said) -> Said:
     models = said.models if isinstance(said.models, tuple) else ()
     checked = BackendSettings(url=url, name=name, key=key, models=models)
     if isinstance(said.url, str):
-        said = msgspec.structs.replace(said, url=checked.url)
+        # Written in one way, so that a second backend at the same address is found out.
+        parts = urlsplit(checked.url)
+        url = parts._replace(netloc=parts.netloc.lower()).geturl()
+        said = msgspec.structs.replace(said, url=url)
     return said if key is None else msgspec.structs.replace(said, key=checked.key)
 
 

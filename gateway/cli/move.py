@@ -29,8 +29,8 @@ SHOWN_DIGITS = 16
 @place_option
 @json_option
 def command(to_kafka: bool, place: Place, as_json: bool) -> int:
-    """Carry keys, prices, every event and the names of a data directory to the Kafka and the
-    ledger that are set. Both must be new.
+    """Carry keys, prices, backends, every event and the names of a data directory to the Kafka and
+    the ledger that are set. Both must be new.
 
     Stop the gateway first. It may be interrupted and repeated: it goes on where it stopped, and
     nothing counts twice. At the end both ledgers are compared, and exit code 1 says that they

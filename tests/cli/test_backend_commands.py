@@ -45,6 +45,13 @@ def test_a_backend_is_added_changed_and_removed(data: tuple[str, str]) -> None:
     assert again["weight"] == 100 and again["models"] == []
 
 
+def test_an_address_is_one_however_it_is_written(data: tuple[str, str]) -> None:
+    made = run_json("backends", "add", "gpu", "--url", "HTTP://GPU.example:80/v1", *data)
+    assert made["url"] == "http://gpu.example:80"
+    twin = run("backends", "add", "gpu2", "--url", "http://gpu.example:80/", *data)
+    assert twin.exit_code == 1 and "already the address of backend gpu" in twin.stderr
+
+
 def test_a_key_file_is_named_in_full(data: tuple[str, str]) -> None:
     made = run_json("backends", "add", "gpu", "--url", URL, "--key", "file:gpu.key", *data)
     assert made["key"] == f"file:{Path('gpu.key').absolute()}"
