@@ -26,6 +26,10 @@ TAIL_BYTES_MAX: Final = 8 << 20
 """No more of a spool's end is read: a view is written every two seconds and is a few hundred bytes,
 so that it is there unless the gateway was very busy, and then the runner's file has it."""
 
+UNWRITTEN_BYTES_MAX: Final = 4 << 20
+"""What a runner may have taken and not told in its file yet, if it is killed: it writes the file
+each half second. To fold what is in the file already changes nothing."""
+
 SPOOLS_MAX: Final = 16
 """So many of the newest spools are looked at; each life of a serving process leaves one."""
 
@@ -143,7 +147,7 @@ def fold(views: Views, event: Event, said: BackendObserved) -> bool:
 
 
 def _end_of(directory: Path, *, beyond_consumed: bool) -> Iterable[tuple[Event, BackendObserved]]:
-    """The observations at the end of one spool, or of what the runner has not taken of it."""
+    """The observations at the end of one spool, or of what the runner's file may not have of it."""
     reader = SpoolReader(directory)
     try:
         segments = reader.segments()
@@ -152,7 +156,7 @@ def _end_of(directory: Path, *, beyond_consumed: bool) -> Iterable[tuple[Event, 
         offset = segments[-1].start
         consumed = reader.consumed()
         if beyond_consumed and segments[-1].end - consumed <= TAIL_BYTES_MAX:
-            offset = consumed
+            offset = max(offset, consumed - UNWRITTEN_BYTES_MAX)
         while True:
             chunk = reader.read(offset)
             for event in chunk.events:

@@ -119,6 +119,18 @@ def test_what_the_runner_has_not_taken_yet_is_found_too(house: House) -> None:
     assert in_flight(house) == [2, 2]
 
 
+def test_what_a_killed_runner_had_taken_and_not_told_yet_is_found_too(house: House) -> None:
+    with house.gateway() as spool:
+        house.say(spool, 1)
+        house.run()
+        older = house.layout.routed.read_bytes()
+        house.say(spool, 2)
+        house.run()
+    # As if it had been killed between the ledger's commit and its file.
+    house.layout.routed.write_bytes(older)
+    assert in_flight(house) == [2, 2]
+
+
 def test_a_lost_file_is_made_again_from_the_spools(house: House) -> None:
     with house.gateway() as spool:
         house.say(spool, 3)
