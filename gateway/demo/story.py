@@ -42,6 +42,9 @@ SETTLE_SECONDS_MAX = 30.0
 
 POLL_SECONDS = 0.05
 
+BLAME_POLLS = 20
+"""So often it is looked whether a server died, when a call has failed: for a second."""
+
 STEPS = 6 + len(CALLS)
 """How often `Tell` is called."""
 
@@ -164,8 +167,11 @@ def blame(wards: tuple[Ward, Ward]) -> Iterator[None]:
     try:
         yield
     except (DemoFailed, OSError):
-        for one in wards:
-            one.check()
+        # Connections of a process that was killed break a little before it is gone.
+        for _ in range(BLAME_POLLS):
+            for one in wards:
+                one.check()
+            sleep(POLL_SECONDS)
         raise
 
 

@@ -77,8 +77,17 @@ def settle(cluster: Cluster) -> SharedBooks:
         told = cluster.told()
         missing = [name for name in told if name not in books.events]
         still = [row["request_id"] for row in books.rows if row["state"] == "open"]
-        waiting[:] = [f"{len(missing)} events missing: {missing[:3]}, open: {still[:3]}"]
-        return books if not missing and not still else None
+        came = {
+            row["source"]: row["last_sequence"]
+            for row in rows(cluster, "SELECT * FROM source_topics WHERE topic = 'tokens'")
+        }
+        # Each topic comes by itself, and marks that tell of these may be there before them.
+        tokens = cluster.told_tokens()
+        behind = [source for source, last in tokens.items() if came.get(source, 0) < last]
+        waiting[:] = [
+            f"{len(missing)} events missing: {missing[:3]}, open: {still[:3]}, tokens: {behind}"
+        ]
+        return books if not missing and not still and not behind else None
 
     waiting: list[str] = []
     try:

@@ -209,6 +209,15 @@ class Cluster:
             if record["topic"] in ("requests", "sources", "counters")
         }
 
+    def told_tokens(self) -> dict[str, int]:
+        """The last running total in each source's spool, by its number: those are not kept."""
+        return {
+            record["source"]: record["sequence"]
+            for spool in self.spools()
+            for record in disk.records(spool)
+            if record["topic"] == "tokens"
+        }
+
     def audit(self) -> tuple[int, str]:
         """Exit code and output of `tollbook audit` on the shared ledger."""
         done = tollbook(

@@ -118,7 +118,7 @@ def open_house(directory: Path) -> Iterator[House]:
         wide = stack.enter_context(door(directory, both, gateway={"models": ["*"]}))
         listed = [backend(one.url, "one"), backend(raw.url, "raw", models=RAW_MODELS)]
         strict = stack.enter_context(
-            door(directory, listed, gateway={"body_bytes_max": BODY_BYTES_MAX})
+            door(directory, listed, gateway={"body_bytes_max": BODY_BYTES_MAX, "name": "strict"})
         )
         yield House(data, one, two, raw, wide, strict, key, few, revoked)
 
