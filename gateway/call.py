@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -185,11 +186,7 @@ class Call:
         backend, choice = self.backend, self.choice
         if backend is None or choice is None:
             return []
-        route = f"score={choice.score_text}; {', '.join(choice.reasons)}"
-        headers = [
-            (b"x-tollbook-backend", backend.backend_id.encode()),
-            (b"x-tollbook-route", _header_text(route)),
-        ]
+        headers = [*_route_headers(backend.backend_id, choice.score_text, choice.reasons)]
         if self.asked_model is not None:
             headers.append((b"x-tollbook-fallback", _header_text(self.wish.model)))
         return headers
@@ -225,7 +222,7 @@ class Call:
                 model=self.asked_model or self.wish.model,
                 endpoint=self.endpoint.name,
                 stream=self.wish.stream,
-                deadline=now + timedelta(seconds=total_seconds),
+                deadline=now + _span(total_seconds),
                 held_in=len(self.body) // BYTES_PER_TOKEN,
                 held_out=self.wish.held_out,
                 client_request=client,
@@ -310,6 +307,20 @@ class Call:
                 overhead_us=_us(self.overhead(monotonic)),
             ),
         )
+
+
+_span = lru_cache(maxsize=16)(lambda seconds: timedelta(seconds=seconds))
+
+
+@lru_cache(maxsize=1024)
+def _route_headers(
+    backend_id: str, score: str, reasons: tuple[str, ...]
+) -> tuple[tuple[bytes, bytes], ...]:
+    """Most choices are made for reasons that were had before."""
+    return (
+        (b"x-tollbook-backend", backend_id.encode()),
+        (b"x-tollbook-route", _header_text(f"score={score}; {', '.join(reasons)}")),
+    )
 
 
 def _header_text(text: str) -> bytes:

@@ -59,6 +59,7 @@ class Backend:
     __slots__ = (
         "_fixed_engine",
         "_fixed_models",
+        "_untold",
         "authorization",
         "backend_id",
         "between_tokens_us",
@@ -138,6 +139,7 @@ class Backend:
         self.between_tokens_us: int | None = None
         # A trial that is under way must not be taken for one of the new breaker's.
         self.breaker = Breaker(period=self.breaker.period)
+        self._untold = 0  # answers that were whole, and that the breaker does not know of
         self.up = self.listed = False
         self.fault: str | None = "it was not asked yet"
         self.rung: Rung | None = None
@@ -207,11 +209,14 @@ class Backend:
     def succeeded(self, now: float) -> None:
         """A request was answered whole."""
         self.heard_at = now
-        self.breaker = rule.succeeded(self.breaker, now)
+        self._untold += 1
+        if not rule.is_calm(self.breaker, now):
+            self._tell_successes(now)
 
     def faulty(self, reason: str, now: float, *, sure: bool = False) -> None:
         """A request met a fault of the server. `sure`: nothing listens there."""
         self.failures += 1
+        self._tell_successes(now)
         # What opened it, or a probe has found since, says more than the next request that failed.
         words = None if self.breaker.state == "open" else reason
         self._take(rule.failed(self.breaker, now, sure=sure), words, "requests")
@@ -292,6 +297,12 @@ class Backend:
         self.opened += breaker.state == "open"
         words = f": {self.fault}" if breaker.state == "open" and self.fault else ""
         log.info("backend %s is %s%s", self.backend_id, breaker.state.replace("_", " "), words)
+
+    def _tell_successes(self, now: float) -> None:
+        """Let the breaker know of the answers that it was not told of yet."""
+        if self._untold:
+            self.breaker = rule.succeeded(self.breaker, now, self._untold)
+            self._untold = 0
 
     def _tell(self, fault: str | None, rung: Rung | None) -> None:
         self.up = self.listed and self.breaker.state != "open"

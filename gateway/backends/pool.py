@@ -69,7 +69,7 @@ class Pool:
     @property
     def any_model(self) -> bool:
         """True if some backend takes any model name."""
-        return any(backend.models is None for backend in self.backends.values())
+        return None in [backend.models for backend in self.backends.values()]
 
     def served(self) -> frozenset[str]:
         """Every model name that some backend is known to serve."""

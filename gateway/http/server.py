@@ -50,6 +50,7 @@ def make_server(app: ASGIApp, *, grace_seconds: float, on_stop: Callable[[], Non
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         app,
+        interface="asgi3",
         loop="none",
         http="httptools",
         ws="none",

@@ -5,6 +5,7 @@ Filter, score, pick. Later policies keep this signature; who acts on a choice ne
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import attrgetter
 
 from gateway.routing.policies import POLICIES
@@ -54,6 +55,19 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
         fit = [view for view in fit if view.backend_id not in tried]
     if not fit:
         return None
+    if len(fit) == 1 and (one := fit[0]).up and one.trial is None:
+        return _alone(
+            rules.policy,
+            len(state),
+            one.backend_id,
+            one.in_flight,
+            one.others_in_flight,
+            one.running,
+            one.waiting,
+            one.kv_usage,
+            one.picked,
+            one.weight,
+        )
     # So that nothing hangs on the order in which the backends were given.
     fit.sort(key=_by_id)
     draw = _draw(request)
@@ -66,6 +80,36 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
     # Those that are half open beyond their quota are known to answer.
     among = [view for view in up if view.weight > 0] or up or [view for view in fit if view.up]
     return _pick(request, among or fit, len(state), rules, draw, last_resort=not up)
+
+
+@lru_cache(maxsize=4096)
+def _alone(
+    policy: Policy,
+    known: int,
+    backend_id: str,
+    in_flight: int,
+    others_in_flight: int,
+    running: int | None,
+    waiting: int | None,
+    kv_usage: float | None,
+    picked: int,
+    weight: int,
+) -> Choice:
+    """The choice of the one backend that is fit: there is nothing to draw, and what scores and
+    words are made from has mostly been seen before. A fleet of one server is what most have."""
+    view = BackendView(
+        backend_id,
+        None,
+        True,
+        in_flight,
+        others_in_flight,
+        running,
+        waiting,
+        kv_usage,
+        picked,
+        weight=weight,
+    )
+    return _pick(Wanted("", ""), [view], known, Rules(policy), 0, last_resort=False)
 
 
 def _only(request: Wanted, state: Sequence[BackendView]) -> Choice | None:

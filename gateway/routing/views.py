@@ -2,6 +2,7 @@
 and the choice. Values only."""
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -102,4 +103,9 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def score_text(self) -> str:
         """The score as headers and events show it."""
-        return f"{self.score:.3f}"
+        return _score_text(self.score)
+
+
+@lru_cache(maxsize=4096)
+def _score_text(score: float) -> str:
+    return f"{score:.3f}"

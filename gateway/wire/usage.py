@@ -236,9 +236,11 @@ def _split(
     """The buckets of two totals and of what is inside them: of the prompt, reasoning tokens."""
     if not (0 <= prompt <= TOKENS_MAX and 0 <= completion <= TOKENS_MAX):
         return None
-    cached = _within((inside.cached_tokens if inside else 0) or 0, prompt)
-    written = _within((inside.cache_write_tokens if inside else 0) or 0, prompt - cached)
-    reasoning = _within(thought or 0, completion)
+    cached = written = 0
+    if inside is not None:
+        cached = _within(inside.cached_tokens or 0, prompt)
+        written = _within(inside.cache_write_tokens or 0, prompt - cached)
+    reasoning = _within(thought, completion) if thought else 0
     return Usage(
         uncached_in=prompt - cached - written,
         cached_in=cached,

@@ -138,16 +138,16 @@ class SpoolWriter:
             return
         if self._failed is not None:
             raise SpoolFailed(self._failed)
-        opens = RequestAccepted in [type(draft.payload) for draft in drafts]
-        if opens and not self.room():
-            self._refuse()
-        recorded = self._clock.now()
+        opens, recorded, source = False, self._clock.now(), self.source
         last = self._last.copy()
         records = []
         for draft in drafts:
-            topic = draft.payload.TOPIC
-            last[topic] = sequence = last.get(topic, 0) + 1
-            records.append(encode(draft, self.source, sequence, recorded))
+            payload = draft.payload
+            opens = opens or type(payload) is RequestAccepted
+            last[payload.TOPIC] = sequence = last.get(payload.TOPIC, 0) + 1
+            records.append(encode(draft, source, sequence, recorded))
+        if opens and not self.room():
+            self._refuse()
         data = frame(records)
         if self._end - self._start >= self._segment_bytes:
             self._turn()
