@@ -38,6 +38,32 @@ def pico_per_token(per_million: str) -> int:
     return int((whole or "0") + decimals.ljust(PER_MILLION_DECIMALS_MAX, "0"))
 
 
+def pico_of_unit(name: str, text: str, unit: int) -> int:
+    """The price of one token, request or attempt in pico, or of a microsecond (`gpu_second`), from
+    the exact decimal price of `unit` tokens or of one of the others.
+
+    Raises `AmountError` as `pico_per_token` does, and where it is too fine for a whole pico.
+    """
+    millionth = pico_per_token(text)
+    if name == "gpu_second":
+        return millionth
+    times = 1_000_000 if name in ("request", "failed_attempt") else 1_000_000 // unit
+    return millionth * times
+
+
+def signed_pico(text: str) -> int:
+    """An amount of money in pico, from its plain decimal with an optional minus. Raises
+    `AmountError`; at most 12 decimals and 12 digits before the point."""
+    parts = PLAIN_DECIMAL.fullmatch(text.removeprefix("-"))
+    if parts is None or len(parts[1]) > WHOLE_DIGITS_MAX or len(parts[2] or "") > 12:
+        raise AmountError(
+            f"an amount is a plain decimal with at most 12 digits on either side of the point, "
+            f"such as 25.00 or -3.5, not {text!r}"
+        )
+    pico = int(parts[1] + (parts[2] or "").ljust(12, "0"))
+    return -pico if text.startswith("-") else pico
+
+
 def cost_pico(
     tokens: Mapping[str, int | None], prices: Mapping[str, int]
 ) -> tuple[int | None, tuple[str, ...]]:

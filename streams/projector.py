@@ -20,6 +20,7 @@ from ledger.events import (
     KeyIssued,
     KeyRevoked,
     Payload,
+    PriceListed,
     PricePublished,
 )
 from ledger.folds.book import BookFold
@@ -148,7 +149,8 @@ class RoutingProjector:
 
 class RegistryProjector:
     """registry → registry-state. What the fold refuses leaves no trace, so a replay changes
-    nothing."""
+    nothing. Accounts, credits, closed months and corrections are none of a gateway's business, and
+    stay out."""
 
     def __init__(self) -> None:
         self._pages = BookPages()
@@ -168,6 +170,8 @@ class RegistryProjector:
                 self._changed[f"key/{payload.key_id}"] = None
             case PricePublished():
                 self._changed[f"price/{payload.model}"] = None
+            case PriceListed():
+                self._changed.update({f"price/{one.model}": None for one in payload.entries})
             case BackendRegistered() | BackendChanged() | BackendRemoved():
                 self._changed[f"backend/{payload.backend_id}"] = None
 

@@ -14,7 +14,8 @@ from gateway.cli.place import Place, place_option
 from ledger.amounts import decimal_text
 from ledger.clock import SystemClock
 from ledger.events import BUCKETS, Draft, PricePublished
-from ledger.folds.book import Book, Price
+from ledger.folds.book import Book
+from ledger.folds.prices import Price
 from ledger.identity import mint_id
 
 CURRENCY_DEFAULT: Final = "USD"

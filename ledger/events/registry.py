@@ -15,6 +15,16 @@ from ledger.events.backends import (
     BackendRemoved,
 )
 from ledger.events.envelope import Event, Payload
+from ledger.events.money import (
+    BooksSet,
+    CreditPosted,
+    KeyAssigned,
+    OrganizationSet,
+    PeriodClosed,
+    PriceListed,
+    ProjectSet,
+    UsageCorrected,
+)
 from ledger.events.prices import PricePublished
 from ledger.events.requests import (
     RequestAbandoned,
@@ -43,6 +53,14 @@ _CLASSES: Final = (
     KeyIssued,
     KeyRevoked,
     PricePublished,
+    PriceListed,
+    BooksSet,
+    OrganizationSet,
+    ProjectSet,
+    KeyAssigned,
+    CreditPosted,
+    PeriodClosed,
+    UsageCorrected,
 )
 
 PAYLOADS: Final[dict[str, type[Payload]]] = {cls.TYPE: cls for cls in _CLASSES}

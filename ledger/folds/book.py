@@ -21,9 +21,22 @@ from ledger.events import (
     KeyIssued,
     KeyRevoked,
     Payload,
+    PriceListed,
     PricePublished,
 )
 from ledger.events.backends import BackendState
+from ledger.folds.money import (
+    Correction,
+    Entry,
+    Member,
+    MoneyFold,
+    Organization,
+    Period,
+    Project,
+    Rules,
+)
+from ledger.folds.price_lists import listed
+from ledger.folds.prices import Price
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,17 +50,6 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] | None = None
     revoked_at: datetime | None = None
     fallback: bool = True
-
-
-class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """One published price: pico per token by bucket, from an instant on."""
-
-    price_id: str
-    model: str
-    version: int
-    currency: str
-    effective_from: datetime
-    pico: Mapping[str, int]
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +81,13 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     by_hash: Mapping[str, Key] = {}
     prices: tuple[Price, ...] = ()
     backends: Mapping[str, Server] = {}
+    rules: Rules = Rules()
+    organizations: Mapping[str, Organization] = {}
+    projects: Mapping[str, Project] = {}
+    members: Mapping[str, tuple[Member, ...]] = {}
+    entries: tuple[Entry, ...] = ()
+    periods: tuple[Period, ...] = ()
+    corrections: tuple[Correction, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -109,6 +118,15 @@ class BookFold:
         self._by_hash = dict(book.by_hash)
         self._prices = list(book.prices)
         self._backends = dict(book.backends)
+        self._money = MoneyFold(
+            book.rules,
+            book.organizations,
+            book.projects,
+            book.members,
+            book.entries,
+            book.periods,
+            book.corrections,
+        )
         self._versions: dict[str, int] = {}
         for price in book.prices:
             self._versions[price.model] = max(price.version, self._versions.get(price.model, 0))
@@ -120,10 +138,13 @@ class BookFold:
                 return self._key(event, payload)
             case PricePublished():
                 return self._price(payload)
+            case PriceListed():
+                return self._listed(event, payload)
             case BackendRegistered() | BackendChanged() | BackendRemoved():
                 return self._backend(event, payload)
             case _:
-                return Refused(f"{event.type} does not belong into the registry log")
+                reason = self._money.take(event, payload, len(self._prices))
+                return None if reason is None else Refused(reason)
 
     def book(self) -> Book:
         """The book after all that was taken; what is taken later does not change it."""
@@ -132,6 +153,13 @@ class BookFold:
             by_hash=dict(self._by_hash),
             prices=tuple(self._prices),
             backends=dict(self._backends),
+            rules=self._money.rules,
+            organizations=dict(self._money.organizations),
+            projects=dict(self._money.projects),
+            members=dict(self._money.members),
+            entries=tuple(self._money.entries),
+            periods=tuple(self._money.periods),
+            corrections=tuple(self._money.corrections),
         )
 
     def _key(self, event: Event, said: KeyIssued | KeyRevoked) -> Refused | None:
@@ -184,6 +212,16 @@ class BookFold:
                 pico=pico,
             )
         )
+        return None
+
+    def _listed(self, event: Event, said: PriceListed) -> Refused | None:
+        periods = self._money.periods
+        found = listed(said, event.time, self._prices, periods[-1].end if periods else None)
+        if isinstance(found, str):
+            return Refused(found)
+        for price in found:
+            self._versions[price.model] = price.version
+        self._prices += found
         return None
 
     def _backend(

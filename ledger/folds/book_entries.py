@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from ledger.errors import MalformedEvent
-from ledger.folds.book import Book, Key, Price, Server
+from ledger.folds.book import Book, Key, Server
+from ledger.folds.prices import Price
 
 KEY_PREFIX: Final = "key/"
 PRICE_PREFIX: Final = "price/"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ledger.amounts import cost_pico
-from ledger.folds.book import Price
+from ledger.folds.prices import Price
 
 
 class Cost(msgspec.Struct, frozen=True):

@@ -16,8 +16,9 @@ from ledger.amounts import decimal_text
 from ledger.clock import from_us, to_us
 from ledger.errors import BadQuery
 from ledger.events import BUCKETS
-from ledger.folds.book import Book, Price, price_at
+from ledger.folds.book import Book, price_at
 from ledger.folds.cost import cost_of
+from ledger.folds.prices import Price
 from ledger.folds.usage import ZERO, Totals, by_bucket
 from ledger.sql import tables
 from ledger.sql.names import key_names

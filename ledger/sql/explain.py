@@ -8,8 +8,9 @@ from sqlalchemy import select
 from ledger.clock import to_us
 from ledger.events import BUCKETS, Event, RequestRejected
 from ledger.folds.attempts import AttemptRow
-from ledger.folds.book import Book, Price, price_at
+from ledger.folds.book import Book, price_at
 from ledger.folds.cost import Cost, cost_of
+from ledger.folds.prices import Price
 from ledger.folds.requests import RequestRow
 from ledger.folds.usage import Cell, Totals, contribution
 from ledger.sql import checks, tables

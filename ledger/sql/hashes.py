@@ -38,6 +38,7 @@ def projection_hash(read: ReadSession, of: Projection = MAIN) -> dict[str, str]:
         ),
         "attempts": _hash(read, of.attempts),
         "counters": _hash(read, of.counters),
+        "late": _hash(read, of.late),
     }
 
 

@@ -74,6 +74,7 @@ class Projection(msgspec.Struct, frozen=True):
     source_topics: Table
     attempts: Table
     counters: Table
+    late: Table
 
 
 MAIN = Projection(*tables.PROJECTIONS)

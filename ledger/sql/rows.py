@@ -9,7 +9,8 @@ from ledger.amounts import decimal_text, pico_per_token
 from ledger.clock import from_us, to_us
 from ledger.events import BUCKETS, BackendCounted, Event, Usage
 from ledger.folds.attempts import AttemptRow
-from ledger.folds.book import Key, Price
+from ledger.folds.book import Key
+from ledger.folds.prices import Price, PricedBand
 from ledger.folds.requests import RequestRow
 from ledger.folds.usage import Cell, Totals
 from ledger.sql import tables
@@ -197,7 +198,31 @@ def price_params(price: Price) -> Params:
     for name in BUCKETS:
         pico = price.pico.get(name)
         row[f"{name}_per_million"] = None if pico is None else per_million(pico)
+    terms = _Terms(
+        scope=price.scope,
+        discount=price.discount,
+        zone=price.zone,
+        bands=price.bands,
+        charges=price.charges,
+        unit=price.unit,
+    )
+    row["terms"] = _terms_encoder.encode(terms).decode() if price.listed else None
     return row
+
+
+class _Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a price list says of a price beyond its buckets."""
+
+    scope: str | None
+    discount: int | None
+    zone: str | None
+    bands: tuple[PricedBand, ...]
+    charges: Mapping[str, int]
+    unit: int
+
+
+_terms_encoder = msgspec.json.Encoder(order="deterministic")
+_terms_decoder = msgspec.json.Decoder(_Terms)
 
 
 def per_million(pico: int) -> str:
@@ -208,7 +233,10 @@ def per_million(pico: int) -> str:
 def price_of(row: Mapping[str, Any]) -> Price:
     """The price in a row of `prices`, by column name."""
     given = {name: cast("str | None", row[f"{name}_per_million"]) for name in BUCKETS}
+    said = None if row["terms"] is None else _terms_decoder.decode(row["terms"])
+    beyond = {} if said is None else {**msgspec.structs.asdict(said), "listed": True}
     return Price(
+        **beyond,
         price_id=row["price_id"],
         model=row["model"],
         version=row["version"],

@@ -156,6 +156,7 @@ prices = Table(
     Column("currency", TEXT, nullable=False),
     Column("effective_us", BigInteger, nullable=False),
     *[Column(f"{name}_per_million", TEXT) for name in BUCKETS],
+    Column("terms", TEXT, comment="a JSON object: what a price list says beyond these; null: none"),
 )
 """Projection: every price that the registry ever took; the exact decimal of a million tokens."""
 
@@ -179,6 +180,27 @@ source_topics = Table(
     Column("received", BigInteger, comment="distinct sequences; null: the topic is not kept"),
 )
 """Projection: how far each source is known; complete if `received` equals `last_sequence`."""
+
+late = Table(
+    "late",
+    metadata,
+    _key("request_id"),
+    Column("month", ORDERED, nullable=False, index=True),
+    Column("source", ORDERED, nullable=False, comment="of the event that ended it"),
+    Column("sequence", BigInteger, nullable=False),
+)
+"""Projection: requests of closed months whose end is outside the cut; `month` is theirs."""
+
+chain_heads = Table(
+    "chain_heads",
+    metadata,
+    _key("source"),
+    _key("topic"),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("head", TEXT, nullable=False, comment="64 hex digits, `ledger.chain`"),
+)
+"""The chain of each source and topic at some sequences. It follows from the events alone, so a
+rebuild leaves it."""
 
 names = Table("names", metadata, _key("kind"), _key("id"), Column("name", TEXT, nullable=False))
 """The one table with names of people and things. Rows may be erased; no total depends on them."""
@@ -229,7 +251,17 @@ An empty record stands for bytes that could not be read; its row goes once they 
 meta = Table("meta", metadata, _key("key"), Column("value", TEXT, nullable=False))
 """Facts about this ledger itself."""
 
-PROJECTIONS = (requests, usage_hourly, keys, prices, sources, source_topics, attempts, counters)
+PROJECTIONS = (
+    requests,
+    usage_hourly,
+    keys,
+    prices,
+    sources,
+    source_topics,
+    attempts,
+    counters,
+    late,
+)
 """What `rebuild` drops and makes again from `events`; everything else is kept."""
 
 NOT_KEPT_TOPICS = frozenset({"tokens"})

@@ -24,6 +24,7 @@ from ledger.events import (
     KeyIssued,
     KeyRevoked,
     Payload,
+    PriceListed,
     PricePublished,
     payload_of,
 )
@@ -183,8 +184,10 @@ async def _passed_on(access: KafkaAccess, said: Payload, seconds: float) -> bool
             name = PRICE_PREFIX + said.model
         case BackendRegistered() | BackendChanged() | BackendRemoved():
             name = BACKEND_PREFIX + said.backend_id
+        case PriceListed():
+            name = PRICE_PREFIX + said.entries[0].model
         case _:
-            raise MalformedEvent(f"{said.TYPE} does not belong into the registry log")
+            return True  # gateways need not know of it
     pages = BookPages()
     async with asyncio.timeout(seconds), reader(access, [STATE], "registry") as consumer:
         while True:
@@ -193,6 +196,10 @@ async def _passed_on(access: KafkaAccess, said: Payload, seconds: float) -> bool
                     if record.key == name.encode():
                         pages.put(name, record.value)
             book = pages.book()
+            if isinstance(said, PriceListed):
+                if any(price.price_id == said.entries[0].price_id for price in book.prices):
+                    return True
+                continue
             known = [key.version for key in book.keys.values()]
             known += [price.version for price in book.prices]
             known += [server.version for server in book.backends.values()]

@@ -10,7 +10,8 @@ from gateway.cli.failure import Stop
 from gateway.cli.keys import checked_name, find_key, issue, key_json, keys_table, revoke
 from gateway.cli.prices import per_bucket, per_million, prices_table, publish, standing
 from ledger.events import BUCKETS, Draft, payload_of
-from ledger.folds.book import Book, Price, Refused, fold_book
+from ledger.folds.book import Book, Refused, fold_book
+from ledger.folds.prices import Price
 from streams.codec import decode, encode
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)

@@ -18,11 +18,21 @@ from ledger.events import (
     BackendObserved,
     BackendRegistered,
     BackendRemoved,
+    Band,
+    BooksSet,
+    CreditPosted,
     Draft,
+    KeyAssigned,
     KeyIssued,
     KeyRevoked,
+    OrganizationSet,
     Payload,
+    PeriodClosed,
+    Posting,
+    PriceEntry,
+    PriceListed,
     PricePublished,
+    ProjectSet,
     RequestAbandoned,
     RequestAccepted,
     RequestAttempted,
@@ -32,6 +42,8 @@ from ledger.events import (
     SourceMark,
     TokensDelivered,
     Usage,
+    UsageCorrected,
+    Without,
 )
 from tests.support.events import SOURCE, START, Scribe
 
@@ -122,6 +134,11 @@ ISSUED = KeyIssued(key_id="k-1", base=0, version=1, hash="ab" * 32, models=["gem
 REVOKED = KeyRevoked(
     key_id="k-1", base=1, version=2, hash="ab" * 32, revoked_at=LATER, models=["gemma"]
 )
+MARK = SourceMark(last=LAST, open=2, oldest_open=START)
+CLOSED = SourceClosed(
+    closed_source=SOURCE, last=LAST, by="/runner/box/0193a0000000700080000000000000c3"
+)
+HEADS = {"requests": "c0" * 32, "sources": "d1" * 32}
 
 _PAYLOADS: tuple[Payload, ...] = (
     ACCEPTED,
@@ -135,10 +152,10 @@ _PAYLOADS: tuple[Payload, ...] = (
     msgspec.structs.replace(FINISHED, asked_model="gemma-27b"),
     ABANDONED,
     msgspec.structs.replace(ABANDONED, asked_model="gemma-27b"),
-    SourceMark(last=LAST, open=2, oldest_open=START),
-    SourceClosed(
-        closed_source=SOURCE, last=LAST, by="/runner/box/0193a0000000700080000000000000c3"
-    ),
+    MARK,
+    msgspec.structs.replace(MARK, heads=HEADS),
+    CLOSED,
+    msgspec.structs.replace(CLOSED, heads=HEADS),
     OBSERVED,
     TOLD,
     msgspec.structs.replace(
@@ -205,6 +222,90 @@ _PAYLOADS: tuple[Payload, ...] = (
         currency="USD",
         effective_from=START,
         per_million={"uncached_in": "0.15", "cached_in": "0.075", "other_out": "0.6"},
+    ),
+    PriceListed(
+        base=3,
+        entries=[
+            PriceEntry(
+                price_id="p-2",
+                model="gemma*",
+                currency="EUR",
+                effective_from=LATER,
+                unit=1000,
+                per_unit={"uncached_in": "0.15", "request": "0.002", "gpu_second": "0.0004"},
+                scope="project/proj-1",
+                zone="Europe/Zurich",
+                bands=[
+                    Band(
+                        name="night",
+                        days=[1, 2, 3, 4, 5],
+                        start=0,
+                        end=360,
+                        per_unit={"uncached_in": "0.05"},
+                    )
+                ],
+            ),
+            PriceEntry(
+                price_id="p-3",
+                model="gemma",
+                currency="EUR",
+                effective_from=LATER,
+                scope="key/k-1",
+                discount="12.5",
+            ),
+        ],
+        rerate="the provider sent a new sheet",
+    ),
+    BooksSet(base=0, version=1, zone="Europe/Zurich", rounding="half_up", issuer="lab"),
+    OrganizationSet(
+        organization_id="org-1", base=0, version=1, tags={"cost_center": "4711"}, closed=True
+    ),
+    ProjectSet(
+        project_id="proj-1",
+        organization_id="org-1",
+        base=0,
+        version=1,
+        tags={"team": "vision"},
+        closed=True,
+    ),
+    KeyAssigned(key_id="k-1", project_id="proj-1", base=0, version=1, tags={"env": "prod"}),
+    CreditPosted(
+        entry_id="entry-1",
+        kind="top_up",
+        postings=[
+            Posting(account="project/proj-1", currency="EUR", amount="25.00"),
+            Posting(account="cash", currency="EUR", amount="-25.00"),
+        ],
+        reason="invoice 7 was paid",
+        effective_from=LATER,
+    ),
+    PeriodClosed(
+        month="2026-11",
+        zone="Europe/Zurich",
+        start=START,
+        end=LATER,
+        base=0,
+        version=1,
+        prices=3,
+        cut={SOURCE: LAST},
+        requests=120,
+        open=1,
+        unpriced=2,
+        tokens={"uncached_in": 4800, "other_out": 977},
+        totals={"EUR": "1.25"},
+        lines="ab" * 32,
+        root="cd" * 32,
+        tzdata="2026b",
+        without=[Without(source="/gateway/lost/1", reason="its disk is gone")],
+    ),
+    UsageCorrected(
+        correction_id="corr-1",
+        request_id=ID,
+        original=f"{SOURCE}:7",
+        base=0,
+        version=1,
+        reason="the engine counted twice",
+        usage=USAGE,
     ),
 )
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from ledger.events import BUCKETS, Draft, payload_of
 from ledger.events.requests import RequestAccepted
-from ledger.folds.book import Price
 from ledger.folds.conservation import Conservation, cell_of
 from ledger.folds.cost import Cost, cost_of
+from ledger.folds.prices import Price
 from ledger.folds.requests import RequestRow, fold_request
 from ledger.sql.conservation import balances
 from ledger.sql.explain import Explained, explain, near, refusal_of, requests_of_client

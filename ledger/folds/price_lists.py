@@ -1,0 +1,164 @@
+"""Price lists: which of their entries may stand, and as what prices. Pure.
+
+The rules for entries are judged by the time of their event, so that every reader judges the same.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from ledger.amounts import pico_of_unit
+from ledger.errors import AmountError
+from ledger.events import BUCKETS, PriceEntry, PriceListed
+from ledger.folds.prices import CHARGES, Price, PricedBand
+
+AHEAD: Final = timedelta(seconds=60)
+"""A price that begins earlier than so long from now may price what was already billed at another:
+that is a re-rating, and has to be asked for."""
+
+PERCENT_PARTS: Final = 10_000
+"""A discount is held in hundredths of a percent."""
+
+
+def listed(
+    said: PriceListed, time: datetime, prices: Sequence[Price], closed_until: datetime | None
+) -> list[Price] | str:
+    """The prices that `said`, told at `time`, adds to `prices`; or why it may not stand.
+
+    `closed_until` is the end of the last closed month: no price reaches back behind it.
+    """
+    if said.base != len(prices):
+        return (
+            f"there are {len(prices)} prices by now, and this list was made from {said.base}; "
+            "list them again and repeat the command"
+        )
+    versions: dict[str, int] = {}
+    for price in prices:
+        versions[price.model] = max(price.version, versions.get(price.model, 0))
+    ids = {price.price_id for price in prices}
+    taken = {_instant(price) for price in prices if price.scope is not None or price.listed}
+    found: list[Price] = []
+    for entry in said.entries:
+        wrong = _too_early(entry, said.rerate, time, closed_until)
+        if wrong is None and entry.price_id in ids:
+            wrong = f"price {entry.price_id} is there already"
+        if wrong is not None:
+            return wrong
+        version = versions.get(entry.model, 0) + 1
+        made = price_of(entry, version)
+        if isinstance(made, str):
+            return made
+        if _instant(made) in taken and said.rerate is None:
+            return (
+                f"{_named(entry)} has a price from {entry.effective_from.isoformat()} on already; "
+                "to put another in its place is a re-rating"
+            )
+        if any(_instant(other) == _instant(made) for other in found):
+            return f"{_named(entry)} stands twice in this list for one instant"
+        versions[entry.model] = version
+        ids.add(entry.price_id)
+        found.append(made)
+    return found if found else "a price list without entries"
+
+
+def price_of(entry: PriceEntry, version: int) -> Price | str:
+    """The price that `entry` is, or what is wrong with it."""
+    if (wrong := _misshapen(entry)) is not None:
+        return wrong
+    try:
+        usual = {
+            name: pico_of_unit(name, text, entry.unit) for name, text in entry.per_unit.items()
+        }
+        bands = tuple(
+            PricedBand(
+                name=band.name,
+                days=tuple(sorted(set(band.days))),
+                start=band.start,
+                end=band.end,
+                pico={n: pico_of_unit(n, text, entry.unit) for n, text in band.per_unit.items()},
+            )
+            for band in entry.bands
+        )
+        discount = None if entry.discount is None else percent_parts(entry.discount)
+    except AmountError as broken:
+        return f"{_named(entry)}: {broken}"
+    return Price(
+        price_id=entry.price_id,
+        model=entry.model,
+        version=version,
+        currency=entry.currency,
+        effective_from=entry.effective_from,
+        pico={name: pico for name, pico in usual.items() if name in BUCKETS},
+        charges={name: pico for name, pico in usual.items() if name in CHARGES},
+        scope=entry.scope,
+        discount=discount,
+        zone=entry.zone,
+        bands=bands,
+        unit=entry.unit,
+        listed=True,
+    )
+
+
+def percent_parts(text: str) -> int:
+    """A discount in hundredths of a percent, from its plain decimal. Raises `AmountError`."""
+    whole, _, part = text.partition(".")
+    fits = text.isascii() and whole.isdigit() and (part.isdigit() or part == "") and len(part) <= 2
+    parts = int(whole) * 100 + int(part.ljust(2, "0")) if fits else -1
+    if not 0 <= parts <= PERCENT_PARTS:
+        raise AmountError(f"a discount is percent from 0 to 100 with two decimals, not {text!r}")
+    return parts
+
+
+def _misshapen(entry: PriceEntry) -> str | None:
+    known = (*BUCKETS, *CHARGES)
+    named = [*entry.per_unit, *(name for band in entry.bands for name in band.per_unit)]
+    strangers = sorted(set(named) - set(known))
+    if strangers:
+        return f"{', '.join(strangers)}: no such bucket; it is one of {', '.join(known)}"
+    if bool(entry.per_unit or entry.bands) == (entry.discount is not None):
+        return f"{_named(entry)} needs prices or a discount, and not both"
+    if entry.bands and entry.zone is None:
+        return f"{_named(entry)} has bands by the hour and names no zone"
+    if not entry.model or "*" in entry.model[:-1]:
+        return f"{entry.model!r} is no model and no pattern; a pattern ends with its one *"
+    if entry.scope is not None and not entry.scope.startswith(("key/", "project/")):
+        return f"{entry.scope!r} is no scope; it is key/ID or project/ID"
+    for band in entry.bands:
+        if band.start >= band.end or not band.days:
+            return f"band {band.name} of {_named(entry)} is empty"
+    return _overlapping(entry)
+
+
+def _overlapping(entry: PriceEntry) -> str | None:
+    for day in range(1, 8):
+        there = sorted((b.start, b.end, b.name) for b in entry.bands if day in b.days)
+        for (_, end, one), (start, _, other) in pairwise(there):
+            if start < end:
+                return f"bands {one} and {other} of {_named(entry)} overlap on weekday {day}"
+    return None
+
+
+def _too_early(
+    entry: PriceEntry, rerate: str | None, time: datetime, closed_until: datetime | None
+) -> str | None:
+    if closed_until is not None and entry.effective_from < closed_until:
+        return (
+            f"{_named(entry)} would begin at {entry.effective_from.isoformat()}, in a month that "
+            f"is closed; it may begin from {closed_until.isoformat()} on"
+        )
+    if rerate is None and entry.effective_from < time + AHEAD:
+        return (
+            f"{_named(entry)} would begin at {entry.effective_from.isoformat()}, which is earlier "
+            "than 60 s from now and may price anew what is on a bill; say --rerate with a reason"
+        )
+    return None
+
+
+def _instant(price: Price) -> tuple[str, str | None, str, datetime]:
+    """What at most one price may stand for, unless a re-rating says so."""
+    return price.model, price.scope, price.currency, price.effective_from
+
+
+def _named(entry: PriceEntry) -> str:
+    return entry.model if entry.scope is None else f"{entry.model} for {entry.scope}"
