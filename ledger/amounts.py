@@ -6,6 +6,7 @@ any price per million tokens of up to six decimals exactly. A cost is the same u
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from ledger.errors import AmountError
 
@@ -83,3 +84,33 @@ def decimal_text(pico: int) -> str:
     whole, part = divmod(abs(pico), PICO_PER_UNIT)
     digits = f"{part:012d}".rstrip("0")
     return f"{'-' if pico < 0 else ''}{whole}{'.' + digits if digits else ''}"
+
+
+MINOR_DIGITS: Final = {
+    **dict.fromkeys(("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF"), 0),
+    **dict.fromkeys(("UGX", "UYI", "VND", "VUV", "XAF", "XOF", "XPF"), 0),
+    **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
+}
+"""Decimals of currencies that have not two, by ISO 4217."""
+
+
+def rounded(pico: int, currency: str, rule: str = "half_even") -> int:
+    """`pico` as the nearest amount that can be paid in `currency`, still in pico.
+
+    `rule` is `half_even`, `half_up` (away from zero) or `down` (towards zero). An amount below zero
+    is rounded like the same above it, so that a credit note mirrors its invoice.
+    """
+    step = 10 ** (12 - MINOR_DIGITS.get(currency, 2))
+    whole, part = divmod(abs(pico), step)
+    up = 2 * part > step or (2 * part == step and (rule == "half_up" or whole % 2 == 1))
+    if up and rule != "down":
+        whole += 1
+    return whole * step if pico >= 0 else -whole * step
+
+
+def money_text(pico: int, currency: str) -> str:
+    """A rounded amount with all decimals of its currency: `12.50`."""
+    digits = MINOR_DIGITS.get(currency, 2)
+    whole, part = divmod(abs(pico), PICO_PER_UNIT)
+    decimals = f"{part:012d}"[:digits]
+    return f"{'-' if pico < 0 else ''}{whole}{'.' + decimals if decimals else ''}"
