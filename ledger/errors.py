@@ -10,7 +10,11 @@ LedgerError
 ├── ExportFailed          files of a month could not be written, or do not add up
 ├── QueryRefused          SQL of a person that cannot be run as it is
 ├── LedgerUnavailable     the database cannot be opened or is of another version
+├── NotClosable           a month that cannot be closed yet, with each source and why
+├── CorrectionRefused     a request that cannot be corrected so
+├── ChainBroken           events that are not what their source wrote one after another
 └── BadQuery              a month or a grouping that there is none of
+    └── BadZone           a time zone that there is none of
 """
 
 
@@ -56,3 +60,19 @@ class LedgerUnavailable(LedgerError):
 
 class BadQuery(LedgerError):
     """A question that cannot be answered as it was put: a month or a grouping that is none."""
+
+
+class BadZone(BadQuery):
+    """A name that no time zone has."""
+
+
+class NotClosable(LedgerError):
+    """A month cannot be closed yet; the message names each source and why."""
+
+
+class CorrectionRefused(LedgerError):
+    """A request that is not there, has not ended or cannot be corrected as it was asked."""
+
+
+class ChainBroken(LedgerError):
+    """The events of a source are not what it wrote one after another; the message names them."""
