@@ -23,6 +23,7 @@ VERBS: Final = {
     "backends": "gateway.cli.backends",
     "shares": "gateway.cli.shares",
     "bill": "gateway.cli.bill",
+    "invoice": "gateway.cli.invoice",
     "export": "gateway.cli.export",
     "query": "gateway.cli.query",
     "explain": "gateway.cli.explain",

@@ -60,6 +60,7 @@ PLANTED: dict[str, dict[str, str]] = {
     "home-of-kafka": {"gateway/relay.py": "import aiokafka"},
     "home-of-faust": {"streams/kafka/records.py": "import faust"},
     "home-of-duckdb": {"gateway/cli/query.py": "def f():\n    import duckdb"},
+    "home-of-pdf": {"gateway/cli/bill.py": "import fpdf"},
     "home-of-metrics": {"gateway/stats.py": "import prometheus_client"},
     "home-of-the-command-line": {"streams/log/registry.py": "import click"},
     "home-of-the-demo": {"gateway/relay.py": "import openai"},

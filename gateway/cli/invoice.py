@@ -1,0 +1,161 @@
+"""`tollbook invoice`: a readable statement for each project of a month, as HTML and PDF."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gateway.cli.data import current_ledger
+from gateway.cli.failure import Stop
+from gateway.cli.invoice_words import file_name
+from gateway.cli.options import MONTH, json_option
+from gateway.cli.output import Column, Table, json_text, show
+from gateway.cli.place import Place, place_option
+from gateway.cli.progress import progress
+
+if TYPE_CHECKING:
+    from ledger.export.statement import Statement
+    from ledger.folds.book import Book
+    from ledger.sql.session import ReadSession
+
+FORMATS: Final = ("html", "pdf")
+
+
+@click.command("invoice", short_help="Write a month's statement for each project.")
+@click.argument("month", type=MONTH, metavar="MONTH")
+@click.option(
+    "--project",
+    "projects",
+    multiple=True,
+    metavar="PROJECT",
+    help="A project by id or name; may be given again. Default: every project, and what belongs to "
+    "none.",
+)
+@click.option(
+    "--format",
+    "formats",
+    type=click.Choice(FORMATS),
+    multiple=True,
+    default=FORMATS,
+    show_default=True,
+    help="What is written; may be given again.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where the files go. Default: invoices in the data directory.",
+)
+@json_option
+@place_option
+def command(
+    month: str,
+    projects: tuple[str, ...],
+    formats: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    place: Place,
+) -> None:
+    """Write the statement of MONTH for each project and currency: lines with exact amounts, one
+    rounding, and cost by day. Of a month that is open it is a draft."""
+    from ledger.export.statement import statements
+    from ledger.sql.names import names_of
+    from ledger.sql.replay import load_book
+
+    with current_ledger(place) as ledger, ledger.read() as read:
+        book = load_book(read)
+        wanted = _wanted(read, book, projects)
+        named = {kind: names_of(read, kind) for kind in ("project", "organization")}
+        found = list(statements(read, book, month, named, wanted))
+    directory = out or place.data / "invoices"
+    with progress(f"writing the statements of {month}") as tell:
+        files: list[tuple[Path, ...]] = []
+        for number, one in enumerate(found):
+            files.append(_write(one, directory, formats))
+            tell(number + 1, len(found))
+    if as_json:
+        rows = [
+            {"files": [str(path) for path in paths], "statement": one}
+            for one, paths in zip(found, files, strict=True)
+        ]
+        click.echo(json_text({"month": month, "open": _is_open(found), "statements": rows}))
+        return
+    show(_table(month, found, files), empty=f"nothing of {month} has a line on a statement yet")
+
+
+def _wanted(
+    read: "ReadSession", book: "Book", projects: tuple[str, ...]
+) -> frozenset[str | None] | None:
+    """The ids that `projects` name; null for all. Raises `Stop`."""
+    if not projects:
+        return None
+    from gateway.setting_values import nearest
+    from ledger.sql.names import names_of
+
+    names = names_of(read, "project")
+    by_name = {name: id_ for id_, name in names.items()}
+    found: set[str | None] = set()
+    for which in projects:
+        if which not in book.projects and which not in by_name:
+            known = sorted([*book.projects, *by_name])
+            close = nearest(which, known)
+            more = f"; did you mean {close}?" if close else ""
+            raise Stop(
+                f"there is no project {which}{more} `tollbook accounts list` shows all of them"
+            )
+        found.add(which if which in book.projects else by_name[which])
+    return frozenset(found)
+
+
+def _write(one: "Statement", directory: Path, formats: tuple[str, ...]) -> tuple[Path, ...]:
+    """Write each file whole or not at all."""
+    from gateway.cli.invoice_html import html
+    from gateway.cli.invoice_pdf import pdf
+
+    directory.mkdir(parents=True, exist_ok=True)
+    made = {"html": html, "pdf": pdf}
+    paths = []
+    for kind in dict.fromkeys(formats):
+        path = directory / f"{file_name(one)}.{kind}"
+        unborn = path.with_name(f".{path.name}.new")
+        unborn.write_bytes(made[kind](one))
+        unborn.replace(path)
+        paths.append(path)
+    return tuple(paths)
+
+
+def _is_open(found: "list[Statement]") -> bool:
+    return any(one.is_open for one in found)
+
+
+def _table(month: str, found: "list[Statement]", files: list[tuple[Path, ...]]) -> Table:
+    said = []
+    if _is_open(found):
+        said.append(f"{month} is open: these are drafts; `tollbook close {month}` freezes it")
+    unpriced = sum(one.requests_unpriced for one in found)
+    if unpriced:
+        said.append(f"{unpriced:,} requests have counts without a price, which are in no sum")
+    return Table(
+        (
+            Column("project"),
+            Column("name"),
+            Column("lines", number=True),
+            Column("exact", number=True),
+            Column("total", number=True),
+            Column("currency"),
+            Column("files"),
+        ),
+        tuple(
+            (
+                one.project_id or "(none)",
+                one.project,
+                len(one.lines),
+                one.exact,
+                one.total,
+                one.currency,
+                ", ".join(str(path) for path in paths),
+            )
+            for one, paths in zip(found, files, strict=True)
+        ),
+        tuple(said),
+    )
