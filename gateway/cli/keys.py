@@ -41,17 +41,33 @@ def command() -> None:
     is_flag=True,
     help="Only the model asked for may answer, whatever [[fallbacks]] say.",
 )
+@click.option(
+    "--admin",
+    is_flag=True,
+    help="It reads what every key used and cost, by /v1/organization, and may use no model.",
+)
 @place_option
 @json_option
 def create(
-    name: str, models: tuple[str, ...] | None, no_fallback: bool, place: Place, as_json: bool
+    name: str,
+    models: tuple[str, ...] | None,
+    no_fallback: bool,
+    admin: bool,
+    place: Place,
+    as_json: bool,
 ) -> None:
     """Issue a key and show its secret, this once. A running gateway knows it within a second."""
     name = checked_name(name)
-    if models is not None and "*" in models:
+    if admin and models is not None:
+        raise click.UsageError("an admin key uses no model; give --admin or --models")
+    if admin:
+        # An older gateway, which does not know the scope, gives such a key nothing at all.
+        models = ()
+    elif models is not None and "*" in models:
         models = None
     key_id, secret = mint_id(), mint_secret()
-    draft = issue(key_id, secret, models, SystemClock().now(), fallback=not no_fallback)
+    now = SystemClock().now()
+    draft = issue(key_id, secret, models, now, fallback=not no_fallback, admin=admin)
     # The name first: if it cannot be kept, there is no key that nobody knows by name.
     name_key(make_ready(place), key_id, name)
     change_registry(place, lambda book: draft)
@@ -115,6 +131,7 @@ def issue(
     now: datetime,
     *,
     fallback: bool = True,
+    admin: bool = False,
 ) -> Draft:
     """The fact that a key was issued. It holds the secret's hash and nothing else of it. Pure."""
     payload = KeyIssued(
@@ -124,6 +141,7 @@ def issue(
         hash=hashlib.sha256(secret.encode()).hexdigest(),
         models=None if models is None else list(models),
         fallback=None if fallback else False,
+        scope="admin" if admin else None,
     )
     return Draft(f"{key_id}/v1", key_id, now, payload)
 
@@ -144,6 +162,7 @@ def revoke(key: Key, now: datetime) -> Draft:
         revoked_at=now,
         models=None if key.models is None else list(key.models),
         fallback=None if key.fallback else False,
+        scope="admin" if key.scope == "admin" else None,
     )
     return Draft(f"{key.key_id}/v{version}", key.key_id, now, payload)
 

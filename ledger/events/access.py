@@ -1,6 +1,6 @@
 """Events of the registry that say who may call what. A secret is never in one, only its hash."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ledger.events.envelope import Count, Instant, Number, Payload
 
@@ -10,8 +10,9 @@ class KeyIssued(Payload, frozen=True, kw_only=True):
 
     `hash` is the SHA-256 of the secret in hex; a secret carries 256 bits of chance, so no salt is
     needed. `models` null means every model that is served. `fallback` false: another model than the
-    one asked for may never answer; null: it may, where that is set. The key's name is not here:
-    names live in one erasable table, events carry ids.
+    one asked for may never answer; null: it may, where that is set. `scope` is what the key opens
+    beside models: `admin` reads what every key used and cost; null: only its own. The key's name is
+    not here: names live in one erasable table, events carry ids.
     """
 
     TYPE: ClassVar[str] = "tollbook.key.issued.v1"
@@ -23,6 +24,7 @@ class KeyIssued(Payload, frozen=True, kw_only=True):
     hash: str
     models: list[str] | None = None
     fallback: bool | None = None
+    scope: Literal["admin"] | None = None
 
 
 class KeyRevoked(Payload, frozen=True, kw_only=True):
@@ -38,3 +40,4 @@ class KeyRevoked(Payload, frozen=True, kw_only=True):
     revoked_at: Instant
     models: list[str] | None = None
     fallback: bool | None = None
+    scope: Literal["admin"] | None = None

@@ -41,7 +41,8 @@ from ledger.folds.prices import Price
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """One API key. `models` null means every model served; `revoked_at` null means it opens;
-    `fallback` says whether another model may answer than the one asked for."""
+    `fallback` says whether another model may answer than the one asked for; `scope` is `admin` if
+    it may read what every key used and cost."""
 
     key_id: str
     version: int
@@ -50,6 +51,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] | None = None
     revoked_at: datetime | None = None
     fallback: bool = True
+    scope: str | None = None
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +186,7 @@ class BookFold:
             models=None if said.models is None else tuple(said.models),
             revoked_at=said.revoked_at if isinstance(said, KeyRevoked) else None,
             fallback=said.fallback is not False,
+            scope=said.scope,
         )
         return None
 

@@ -1,6 +1,6 @@
-"""Names of keys and backends: the one erasable table. No event, total or hash holds a name."""
+"""Names of keys, backends and accounts: the one erasable table. No event, total or hash holds a name."""
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from sqlalchemy import delete, select
 
@@ -9,7 +9,9 @@ from ledger.sql import tables
 from ledger.sql.session import ReadSession, WriteSession
 from ledger.sql.upsert import upsert
 
-Kind = Literal["key", "backend"]
+Kind = Literal["key", "backend", "project", "organization"]
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 SYSTEM_NAME: Final = "system"
 """Who the requests of a gateway's own are shown as."""

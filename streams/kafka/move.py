@@ -19,7 +19,7 @@ from ledger.clock import Clock, to_us
 from ledger.events import Event
 from ledger.sql.carry import counted, events_after, noted_events, registry_after
 from ledger.sql.hashes import projection_hash
-from ledger.sql.names import names_of, set_name
+from ledger.sql.names import KINDS, names_of, set_name
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.writer import position
 from streams.errors import KafkaError, StreamStopped
@@ -240,12 +240,11 @@ class Mover:
 
     def _carry_names(self, target: Ledger) -> None:
         with self._source.read() as read:
-            keys, backends = names_of(read, "key"), names_of(read, "backend")
+            named = {kind: names_of(read, kind) for kind in KINDS}
         with target.write() as tx:
-            for key_id, name in keys.items():
-                set_name(tx, "key", key_id, name)
-            for backend_id, name in backends.items():
-                set_name(tx, "backend", backend_id, name)
+            for kind, names in named.items():
+                for of, name in names.items():
+                    set_name(tx, kind, of, name)
 
     def _save(self) -> None:
         replace(self._data / CURSOR, msgspec.json.encode(self._cursor))

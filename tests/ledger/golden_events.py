@@ -212,8 +212,10 @@ _PAYLOADS: tuple[Payload, ...] = (
     ),
     ISSUED,
     msgspec.structs.replace(ISSUED, fallback=False),
+    msgspec.structs.replace(ISSUED, fallback=False, scope="admin"),
     REVOKED,
     msgspec.structs.replace(REVOKED, fallback=False),
+    msgspec.structs.replace(REVOKED, fallback=False, scope="admin"),
     PricePublished(
         price_id="p-1",
         model="gemma",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ledger.events import Draft, KeyIssued, KeyRevoked, payload_of
 from ledger.folds.book import Book, Refused, fold_book, price_at
+from ledger.folds.book_entries import book_of, entries_of
 from tests.support import events
 from tests.support.events import (
     START,
@@ -216,3 +217,12 @@ def test_the_address_of_a_removed_backend_is_free() -> None:
 def test_two_backends_without_an_address_here_are_no_twins() -> None:
     book, reasons = folded(backend_registered("g", url=None), backend_registered("h", url=None))
     assert set(book.backends) == {"g", "h"} and not reasons
+
+
+def test_an_admin_key_keeps_its_scope_when_it_is_revoked() -> None:
+    draft = key_issued("k1", models=[])
+    assert isinstance(draft.payload, KeyIssued)
+    admin = msgspec.structs.replace(draft.payload, scope="admin")
+    book, reasons = folded(msgspec.structs.replace(draft, payload=admin), key_issued("k2"))
+    assert reasons == [] and [key.scope for key in book.keys.values()] == ["admin", None]
+    assert book_of(entries_of(book)).keys == book.keys

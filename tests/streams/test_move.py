@@ -47,6 +47,7 @@ def fill(house: House) -> None:
         LedgerWriter(ledger, SystemClock()).write(Batch("odd", 0, 2, events))
         with ledger.write() as tx:
             set_name(tx, "key", "key-1", "team one")
+            set_name(tx, "project", "project-1", "search")
 
 
 async def move(house: House, access: KafkaAccess, target: Path | str) -> Moved:
@@ -68,6 +69,7 @@ async def test_all_of_it_is_carried_and_the_same(
     assert new.ids() == old.ids() and len(new.ids()) == moved.events
     with open_ledger(postgres_url, readonly=True) as ledger, ledger.read() as read:
         assert names_of(read, "key") == {"key-1": "team one"}
+        assert names_of(read, "project") == {"project-1": "search"}
     cursor = read_cursor(house.layout.root)
     assert cursor is not None and cursor.done and cursor.sent == moved.events
 
