@@ -76,6 +76,8 @@ def _bars(page: FPDF, statement: "Statement") -> None:
 
 def _table(page: FPDF, statement: "Statement") -> None:
     page.set_font(FONT, "", 8)
+    page.set_fill_color(255)
+    page.set_draw_color(216, 222, 228)
     with page.table(
         col_widths=COLUMNS,
         text_align=("LEFT", "RIGHT", "RIGHT", "RIGHT", "RIGHT"),
