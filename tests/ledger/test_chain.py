@@ -1,4 +1,4 @@
-"""The chains: by their written rule alone, from the ledger in any order of arrival, and with gaps."""
+"""The chains: by their rule alone, from the ledger in any order of arrival, and with gaps."""
 
 import json
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 def test_a_record_and_what_the_ledger_keeps_of_it_make_the_same_link(
     key: str, model: str, us: int, head: bytes
 ) -> None:
-    draft = accepted(f"r{key}", at=after(us / 1000), key_id=key, model=model)
+    draft = accepted(f"r{key}", at=after(us / 1_000_000), key_id=key, model=model)
     record = encode(draft, SOURCE + key, 7, after(1))
     event = decode(record)
     again = encode(draft, SOURCE + key, 7, after(123.456))
