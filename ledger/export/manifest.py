@@ -8,17 +8,22 @@ so that the audit can read it everywhere.
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
 from ledger.errors import ExportFailed
 
-FORMAT = 1
+FORMAT: Final = 2
 """Raised when a column or a field changes its meaning; a reader refuses what is newer."""
 
-MANIFEST = "manifest.json"
-REQUESTS = "requests.parquet"
-BILL = "bill.parquet"
+MANIFEST: Final = "manifest.json"
+REQUESTS: Final = "requests.parquet"
+BILL: Final = "bill.parquet"
+FOCUS: Final = "cost_and_usage.parquet"
+
+PARQUET: Final = "parquet"
+"""The kind of export that `exports` gives: what queries and the audit read."""
 
 _HASHED_BYTES = 1 << 20
 """Bytes of a file held in memory while it is hashed."""
@@ -33,15 +38,60 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sha256: str
 
 
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What FOCUS cannot hold, because it has no word for a cost that is not known: billed requests
+    whose use lacks a price, and those whose use nobody knows."""
+
+    unpriced: int = 0
+    unknown: int = 0
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One month's export.
+    """One month's export in one `kind` of files.
+
+    The month is that of `zone`, from `start` up to, not including, `end` (UTC). `period` is closed
+    if its facts can change no more; then `cut` maps each source to its last sequence of each topic
+    within it, and `root` is the hash of all sources' chains there. Of an open month both are null.
 
     `requests` counts requests with an end; the `open` ones of the month are in no file. `tokens` is
-    the sum per bucket over the `known` rows of that bucket. `cost` is the exact sum per currency of
-    all priced lines of the bill, `unpriced` counts the lines without a price. `position` is the
-    last event in the files per source and topic; `prices` are the ids of the prices that had begun
-    before the month's end. An event or price beyond these is newer than the export.
+    the sum per bucket over the `known` rows of that bucket. `corrections` counts the bill's lines
+    that correct others. `cost` is the exact sum per currency of all priced lines of the bill,
+    `unpriced` counts the lines without a price. `position` is the last event in the files per
+    source and topic; `prices` are the ids of the prices that had begun before the month's end. An
+    event or price beyond these is newer than the export. `heads` and `previous_root` are what the
+    proof of an archive starts from.
     """
+
+    format: int
+    kind: str
+    month: str
+    zone: str
+    start: str
+    end: str
+    period: Literal["open", "closed"]
+    root: str | None
+    cut: dict[str, dict[str, int]] | None
+    requests: int
+    open: int
+    tokens: dict[str, int]
+    known: dict[str, int]
+    corrections: int
+    cost: dict[str, str]
+    unpriced: int
+    prices: list[str]
+    position: dict[str, dict[str, int]]
+    left_out: LeftOut | None = None
+    heads: dict[str, str] | None = None
+    previous_root: str | None = None
+    files: list[ExportedFile]
+
+    def encode(self) -> bytes:
+        """The bytes of `manifest.json`: indented, in a fixed order, with a last line feed."""
+        return msgspec.json.format(msgspec.json.encode(self, order="deterministic")) + b"\n"
+
+
+class _First(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A manifest of format 1: of Parquet files of a month in UTC, none of which was closed."""
 
     format: int
     month: str
@@ -55,16 +105,25 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     position: dict[str, dict[str, int]]
     files: list[ExportedFile]
 
-    def encode(self) -> bytes:
-        """The bytes of `manifest.json`: indented, in a fixed order, with a last line feed."""
-        return msgspec.json.format(msgspec.json.encode(self, order="deterministic")) + b"\n"
+
+class _Told(msgspec.Struct, frozen=True):
+    format: int
 
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of the export in `directory`. Raises `ExportFailed` if it is none."""
     path = directory / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        text = path.read_bytes()
+        told = msgspec.json.decode(text, type=_Told).format
+        if told > FORMAT:
+            raise ExportFailed(
+                f"{path} is of format {told} and this version reads formats up to {FORMAT}; "
+                "upgrade Tollbook, or export that month again"
+            )
+        if told == 1:
+            return _from_first(msgspec.json.decode(text, type=_First))
+        return msgspec.json.decode(text, type=Manifest)
     except OSError as wrong:
         raise ExportFailed(
             f"{path} cannot be read ({wrong.strerror}); export that month again"
@@ -73,25 +132,54 @@ def read_manifest(directory: Path) -> Manifest:
         raise ExportFailed(
             f"{path} is not a manifest of this version ({wrong}); export that month again"
         ) from wrong
-    if manifest.format != FORMAT:
-        raise ExportFailed(
-            f"{path} is of format {manifest.format} and this version reads format {FORMAT}; "
-            "upgrade Tollbook, or export that month again"
-        )
-    return manifest
 
 
-def exports(out_dir: Path) -> Iterator[tuple[Path, Manifest]]:
-    """Every month exported below `out_dir` with its directory, oldest first.
+def _from_first(first: _First) -> Manifest:
+    """What a manifest of format 1 says, in the words of today."""
+    year, _, month = first.month.partition("-")
+    after = f"{year}-{int(month) + 1:02d}" if month != "12" else f"{int(year) + 1:04d}-01"
+    return Manifest(
+        kind=PARQUET,
+        zone="UTC",
+        start=f"{first.month}-01T00:00:00Z",
+        end=f"{after}-01T00:00:00Z",
+        period="open",
+        root=None,
+        cut=None,
+        corrections=0,
+        **msgspec.structs.asdict(first),
+    )
+
+
+def place_of(out_dir: Path, kind: str, month: str) -> Path:
+    """Where the export of `month` in files of `kind` stands below `out_dir`. The last part names
+    the month as DuckDB, Spark and dbt read it from a path."""
+    return out_dir / kind / f"billing_period={month}"
+
+
+def exports(out_dir: Path, kind: str = PARQUET) -> Iterator[tuple[Path, Manifest]]:
+    """Every month exported below `out_dir` in files of `kind`, with its directory, oldest first.
 
     What was being written when a process died has a name that begins with a dot and is left out.
+    An export of an older version stood in a directory named as its month; it is given unless the
+    month was exported again.
     """
-    if not out_dir.is_dir():
-        return
-    for directory in sorted(out_dir.iterdir()):
-        if directory.name.startswith(".") or not (directory / MANIFEST).exists():
-            continue
-        yield directory, read_manifest(directory)
+    found = {}
+    if kind == PARQUET:
+        found.update(_manifests(out_dir))
+    found.update(_manifests(out_dir / kind))
+    yield from (found[month] for month in sorted(found))
+
+
+def _manifests(directory: Path) -> dict[str, tuple[Path, Manifest]]:
+    if not directory.is_dir():
+        return {}
+    found = {}
+    for child in sorted(directory.iterdir()):
+        if not child.name.startswith(".") and (child / MANIFEST).exists():
+            manifest = read_manifest(child)
+            found[manifest.month] = (child, manifest)
+    return found
 
 
 def describe(path: Path, rows: int) -> ExportedFile:
