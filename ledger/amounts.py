@@ -5,7 +5,6 @@ any price per million tokens of up to six decimals exactly. A cost is the same u
 """
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from ledger.errors import AmountError
@@ -65,18 +64,17 @@ def signed_pico(text: str) -> int:
     return -pico if text.startswith("-") else pico
 
 
-def cost_pico(
-    tokens: Mapping[str, int | None], prices: Mapping[str, int]
-) -> tuple[int | None, tuple[str, ...]]:
-    """The exact cost in pico of `tokens` per bucket at `prices` in pico per token.
+PERCENT_PARTS: Final = 10_000
+"""A discount is held in hundredths of a percent."""
 
-    Returns `(cost, unpriced)`; `unpriced` names the buckets that hold tokens but have no price,
-    and the cost is null if there is any: a missing price is never taken as zero.
-    """
-    unpriced = tuple(name for name, count in tokens.items() if count and name not in prices)
-    if unpriced:
-        return None, unpriced
-    return sum(count * prices[name] for name, count in tokens.items() if count), ()
+
+def discounted(pico: int, parts: int) -> int:
+    """A unit's price less `parts` hundredths of a percent, as a whole pico, half to even: the one
+    rounding before an invoice, done once for a price and never for a cost."""
+    exact = pico * (PERCENT_PARTS - parts)
+    whole, part = exact // PERCENT_PARTS, exact % PERCENT_PARTS
+    up = 2 * part > PERCENT_PARTS or (2 * part == PERCENT_PARTS and whole % 2 == 1)
+    return whole + up
 
 
 def decimal_text(pico: int) -> str:
@@ -100,7 +98,7 @@ def rounded(pico: int, currency: str, rule: str = "half_even") -> int:
     `rule` is `half_even`, `half_up` (away from zero) or `down` (towards zero). An amount below zero
     is rounded like the same above it, so that a credit note mirrors its invoice.
     """
-    step = 10 ** (12 - MINOR_DIGITS.get(currency, 2))
+    step: int = 10 ** (12 - MINOR_DIGITS.get(currency, 2))
     whole, part = divmod(abs(pico), step)
     up = 2 * part > step or (2 * part == step and (rule == "half_up" or whole % 2 == 1))
     if up and rule != "down":
@@ -114,3 +112,10 @@ def money_text(pico: int, currency: str) -> str:
     whole, part = divmod(abs(pico), PICO_PER_UNIT)
     decimals = f"{part:012d}"[:digits]
     return f"{'-' if pico < 0 else ''}{whole}{'.' + decimals if decimals else ''}"
+
+
+def pico_of(amount: str) -> int:
+    """An exact decimal of a currency in pico: the inverse of `decimal_text`."""
+    whole, _, part = amount.removeprefix("-").partition(".")
+    pico = int(whole) * PICO_PER_UNIT + int((part or "0").ljust(12, "0"))
+    return -pico if amount.startswith("-") else pico

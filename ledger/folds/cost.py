@@ -1,11 +1,11 @@
-"""What counts cost at a price: the one rule of the bill, of attempts and of explanations. Pure."""
+"""What counts cost at a rate: the one rule of the bill, of attempts and of explanations. Pure."""
 
 from collections.abc import Mapping
 
 import msgspec
 
-from ledger.amounts import cost_pico
-from ledger.folds.prices import Price
+from ledger.events import BUCKETS
+from ledger.folds.rating import Rate, Rated
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -17,10 +17,20 @@ class Cost(msgspec.Struct, frozen=True):
     unpriced: tuple[str, ...] = ()
 
 
-def cost_of(tokens: Mapping[str, int | None], price: Price | None) -> Cost:
-    """What `tokens`, by bucket, cost at `price` (null: nobody has set one)."""
-    pico, unpriced = cost_pico(tokens, price.pico if price else {})
-    known = any(count is not None for count in tokens.values())
-    if price is None:
-        return Cost(None, None, unpriced)
-    return Cost(pico if known else None, price.currency, unpriced)
+def cost_of(used: Mapping[str, int | None], rate: Rate | None) -> Cost:
+    """What `used`, by token bucket and charge, costs at `rate` (null: no price holds).
+
+    A bucket that holds tokens must have a price. A charge is made where it has one.
+    """
+    pico = {} if rate is None else rate.pico
+    unpriced = tuple(name for name in BUCKETS if used.get(name) and name not in pico)
+    if rate is None or unpriced:
+        return Cost(None, None if rate is None else rate.currency, unpriced)
+    if all(used.get(name) is None for name in BUCKETS):
+        return Cost(None, rate.currency)
+    return Cost(sum((used.get(name) or 0) * unit for name, unit in pico.items()), rate.currency)
+
+
+def cost_of_rated(rated: Rated) -> Cost:
+    """What one part of the usage costs."""
+    return cost_of(rated.used, rated.rate)

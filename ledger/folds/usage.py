@@ -6,11 +6,15 @@ contributed before and what it contributes now, so a replay moves it by nothing.
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
 from ledger.events import BUCKETS
 from ledger.folds.requests import RequestRow
+
+HOUR_US: Final = 3_600_000_000
+"""Microseconds of an hour, the width of the roll-up's cells."""
 
 
 class Cell(msgspec.Struct, frozen=True, order=True):

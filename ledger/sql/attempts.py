@@ -5,14 +5,15 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from sqlalchemy import Select, bindparam, func, select
 
-from ledger.events import BUCKETS
+from ledger.clock import to_us
 from ledger.folds.attempts import AttemptRow
-from ledger.folds.book import Book, price_at
-from ledger.folds.cost import Cost, cost_of
+from ledger.folds.cost import Cost, cost_of_rated
+from ledger.folds.rating import Rated
 from ledger.folds.requests import RequestRow
 from ledger.sql import tables
-from ledger.sql.bill import load_prices
 from ledger.sql.projections import LOOKUP_MAX, MAIN, request_rows, runs
+from ledger.sql.rated import Sheets, rated_request
+from ledger.sql.replay import load_book
 from ledger.sql.rows import attempt_of
 from ledger.sql.session import ReadSession
 
@@ -23,8 +24,9 @@ RUN = 5000
 class PricedAttempt(msgspec.Struct, frozen=True):
     """One attempt, its request (null if the ledger has no row of it), and what it costs.
 
-    Tokens are counted for a request once, by its last attempt; so that one costs what the request
-    costs, and every attempt before it costs nothing.
+    Tokens are counted for a request once, by its last attempt. Every attempt before it costs
+    nothing, unless the price book has a price for `failed_attempt`; together they cost what the
+    request costs.
     """
 
     attempt: AttemptRow
@@ -59,24 +61,41 @@ def count_attempts(read: ReadSession) -> int:
 
 def priced_attempts(read: ReadSession) -> Iterator[list[PricedAttempt]]:
     """Every attempt, by request and number, in runs."""
-    book = Book(prices=load_prices(read))
+    sheets = Sheets(load_book(read))
     for part in read.stream(_ordered(), size=RUN):
         rows = [attempt_of(row) for row in part]
         requests = request_rows(read, MAIN, dict.fromkeys(row.request_id for row in rows))
-        yield [priced(row, requests.get(row.request_id), book) for row in rows]
+        yield [priced(row, requests.get(row.request_id), sheets) for row in rows]
 
 
-def priced(row: AttemptRow, request: RequestRow | None, book: Book) -> PricedAttempt:
-    """`row` with what it costs at the prices of `book`."""
+def priced(row: AttemptRow, request: RequestRow | None, sheets: Sheets) -> PricedAttempt:
+    """`row` with what it costs by the price book."""
     last = request is None or row.attempt >= request.attempts
-    if not last:
-        return PricedAttempt(row, request, last, Cost(0, None))
-    if request is None or request.accepted_at is None or request.model is None:
-        return PricedAttempt(row, request, last, Cost(None, None))
-    price = price_at(book, request.model, request.accepted_at)
-    tokens = dict(zip(BUCKETS, request.usage.counts(), strict=True))
-    cost = cost_of(tokens, price) if request.billed else Cost(None, None)
+    rated = None
+    if request is not None and request.accepted_at is not None:
+        rated = rated_request(request, sheets.at(to_us(request.accepted_at)))
+    cost = _last(rated) if last else _failed(rated)
     return PricedAttempt(row, request, last, cost)
+
+
+def _failed(rated: Rated | None) -> Cost:
+    """What one failed attempt costs. One of which no price speaks costs nothing, in no currency."""
+    charged = rated is not None and rated.used.get("failed_attempt")
+    if rated is None or rated.rate is None or not charged:
+        return Cost(0, None)
+    pico = rated.rate.pico.get("failed_attempt")
+    return Cost(0, None) if pico is None else Cost(pico, rated.rate.currency)
+
+
+def _last(rated: Rated | None) -> Cost:
+    """What is left of the request's cost for the attempt that answered."""
+    if rated is None:
+        return Cost(None, None)
+    whole, before = cost_of_rated(rated), _failed(rated)
+    if whole.pico is None or before.pico is None:
+        return whole
+    pico = whole.pico - before.pico * rated.failed_attempts
+    return Cost(pico, whole.currency, whole.unpriced)
 
 
 def _ordered() -> Select[*tuple[object, ...]]:

@@ -10,9 +10,8 @@ from sqlalchemy.types import BigInteger
 from ledger.clock import from_us, to_us
 from ledger.events import BUCKETS, BackendCounted, Event
 from ledger.folds.requests import RequestRow
-from ledger.folds.usage import Cell, Totals
+from ledger.folds.usage import HOUR_US, Cell, Totals
 from ledger.sql import tables
-from ledger.sql.bill import HOUR_US
 from ledger.sql.hashes import only_running
 from ledger.sql.intake import Name
 from ledger.sql.projections import LOOKUP_MAX, MAIN, Reach, request_rows, runs

@@ -7,8 +7,8 @@ from sqlalchemy import BigInteger, ColumnElement, func, literal_column, not_, se
 from ledger.clock import from_us
 from ledger.events import RequestAccepted
 from ledger.folds.conservation import Balance, Cell
+from ledger.folds.usage import HOUR_US
 from ledger.sql import tables
-from ledger.sql.bill import HOUR_US
 from ledger.sql.hashes import only_running
 from ledger.sql.session import ReadSession
 

@@ -6,20 +6,25 @@ import msgspec
 from sqlalchemy import select
 
 from ledger.clock import to_us
-from ledger.events import BUCKETS, Event, RequestRejected
+from ledger.events import Event, PriceListed, RequestRejected
 from ledger.folds.attempts import AttemptRow
-from ledger.folds.book import Book, price_at
-from ledger.folds.cost import Cost, cost_of
+from ledger.folds.book import Book
+from ledger.folds.cost import Cost, cost_of_rated
+from ledger.folds.money import Correction
 from ledger.folds.prices import Price
+from ledger.folds.rating import Rate, Rated
 from ledger.folds.requests import RequestRow
 from ledger.folds.usage import Cell, Totals, contribution
 from ledger.sql import checks, tables
-from ledger.sql.attempts import attempts_of
-from ledger.sql.bill import BillLine, bill, load_prices
+from ledger.sql.attempts import attempts_of, priced
+from ledger.sql.bill import BillLine, bill
 from ledger.sql.intake import REGISTRY
 from ledger.sql.projections import MAIN, request_rows
+from ledger.sql.rated import Sheets, local_time, rated_request
+from ledger.sql.replay import load_book, registry_facts
 from ledger.sql.rows import EVENT_COLUMNS, event_of, request_of
 from ledger.sql.session import ReadSession
+from ledger.zones import local_day, month_of
 
 PREFIX_MIN = 12
 """Letters of an id that are needed before ids that begin with them are offered: the first ones are
@@ -32,19 +37,25 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     """One request.
 
     `events` stand in the order in which they happened; `aside` are those of it that were set aside,
-    with the reason. `price` is what its tokens are priced by and `price_event` the event that
-    published it. `cell` is the cell of the hourly roll-up in which it counts with what that holds,
-    and `line` the finest line of its month's bill; both are null while it is open. `retries` are
-    the other requests to which the client gave the same id, by the time of acceptance.
+    with the reason. `attempt_costs` has one for each of `attempts`. `rate` is what it is priced by,
+    and `price_event` the event that published that price. `project_id` is that of the key when it
+    was accepted, `rated` its quantities (null while it is open), and `corrections` are what people
+    said of it later. `cell` is the cell of the hourly roll-up in which it counts with what that
+    holds, and `line` the finest line of its month's bill; both are null while it is open. `retries`
+    are the other requests to which the client gave the same id, by the time of acceptance.
     """
 
     request: RequestRow
     events: list[Event]
     aside: list[tuple[str, str]]
     attempts: list[AttemptRow]
-    price: Price | None
+    attempt_costs: list[Cost]
+    project_id: str | None
+    rate: Rate | None
     price_event: Event | None
+    rated: Rated | None
     cost: Cost
+    corrections: list[Correction]
     cell: tuple[Cell, Totals] | None
     line: BillLine | None
     retries: list[RequestRow]
@@ -55,21 +66,29 @@ def explain(read: ReadSession, request_id: str) -> Explained | None:
     row = request_rows(read, MAIN, [request_id]).get(request_id)
     if row is None:
         return None
-    price = None
-    if row.model is not None and row.accepted_at is not None:
-        price = price_at(Book(prices=load_prices(read)), row.model, row.accepted_at)
-    counts = dict(zip(BUCKETS, row.usage.counts(), strict=True))
-    cost = cost_of(counts, price) if row.billed else Cost(None, None)
+    book = load_book(read)
+    sheets = Sheets(book)
+    at_us = None if row.accepted_at is None else to_us(row.accepted_at)
+    rate = project_id = None
+    if row.model is not None and row.key_id is not None and at_us is not None:
+        rate = sheets.at(at_us).rate(row.key_id, row.model, at_us, local_time)
+        project_id = sheets.at(at_us).project(row.key_id, at_us)
+    rated = None if at_us is None else rated_request(row, sheets.at(at_us))
+    attempts = attempts_of(read, request_id)
     return Explained(
         request=row,
         events=events_of(read, request_id),
         aside=_aside(read, request_id),
-        attempts=attempts_of(read, request_id),
-        price=price,
-        price_event=None if price is None else _price_event(read, price),
-        cost=cost,
+        attempts=attempts,
+        attempt_costs=[priced(one, row, sheets).cost for one in attempts],
+        project_id=project_id,
+        rate=rate,
+        price_event=None if rate is None else _price_event(read, rate.price),
+        rated=rated,
+        cost=Cost(None, None) if rated is None else cost_of_rated(rated),
+        corrections=[one for one in book.corrections if one.request_id == request_id],
         cell=_cell_of(read, row),
-        line=_line_of(read, row, cost),
+        line=None if rated is None else _line_of(read, book, rated),
         retries=_retries(read, row),
     )
 
@@ -123,12 +142,21 @@ def _aside(read: ReadSession, request_id: str) -> list[tuple[str, str]]:
 
 
 def _price_event(read: ReadSession, price: Price) -> Event | None:
-    found = read.rows(
-        select(*EVENT_COLUMNS).where(
-            tables.events.c.topic == REGISTRY, tables.events.c.id == price.price_id
+    if not price.listed:
+        found = read.rows(
+            select(*EVENT_COLUMNS).where(
+                tables.events.c.topic == REGISTRY, tables.events.c.id == price.price_id
+            )
         )
-    )
-    return event_of(found[0]) if found else None
+        return event_of(found[0]) if found else None
+    for facts in registry_facts(read):
+        for fact in facts:
+            said = fact.payload
+            if isinstance(said, PriceListed) and any(
+                entry.price_id == price.price_id for entry in said.entries
+            ):
+                return fact.event
+    return None
 
 
 def _cell_of(read: ReadSession, row: RequestRow) -> tuple[Cell, Totals] | None:
@@ -147,27 +175,27 @@ def _cell_of(read: ReadSession, row: RequestRow) -> tuple[Cell, Totals] | None:
     return checks.cell_of_row(rows[0]) if rows else None
 
 
-def _line_of(read: ReadSession, row: RequestRow, cost: Cost) -> BillLine | None:
-    if not row.billed or row.accepted_at is None:
-        return None
+def _line_of(read: ReadSession, book: Book, rated: Rated) -> BillLine | None:
+    zone = book.rules.zone
+    day = local_day(rated.start_us, zone)
     lines = [
         line
-        for line in bill(read, f"{row.accepted_at:%Y-%m}", ("key", "model", "day"))
-        if (line.key_id, line.model, line.basis) == (row.key_id, row.model, row.basis)
-        and line.day == f"{row.accepted_at:%Y-%m-%d}"
+        for line in bill(read, month_of(rated.start_us, zone), ("key", "model", "day"), book=book)
+        if (line.key_id, line.model, line.basis) == (rated.key_id, rated.model, rated.basis)
+        and (line.day, line.kind) == (day, "usage")
     ]
     # A line holds all that was used at one price; a bucket without a price leaves it without cost.
-    return _likeliest(lines, cost)
+    return _likeliest(lines, rated)
 
 
-def _likeliest(lines: Sequence[BillLine], cost: Cost) -> BillLine | None:
-    for line in lines:
-        if line.currency == cost.currency and (line.cost is None) == (cost.pico is None):
+def _likeliest(lines: Sequence[BillLine], rated: Rated) -> BillLine | None:
+    rate, cost = rated.rate, cost_of_rated(rated)
+    name = (None, None, None) if rate is None else rate.name
+    same = [line for line in lines if (line.price_id, line.discount_id, line.band) == name]
+    for line in same:
+        if (line.cost is None) == (cost.pico is None):
             return line
-    for line in lines:
-        if line.currency == cost.currency:
-            return line
-    return lines[0] if lines else None
+    return None
 
 
 def _retries(read: ReadSession, row: RequestRow) -> list[RequestRow]:

@@ -4,66 +4,84 @@ The bill is made of the hourly roll-up wherever it can be; this goes through the
 prices them by the same rule, so the two must say the same.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 import msgspec
 from sqlalchemy import select
 
-from ledger.clock import from_us, to_us
-from ledger.events import BUCKETS, Event
-from ledger.folds.book import Book, price_at
-from ledger.folds.cost import Cost, cost_of
+from ledger.clock import to_us
+from ledger.events import Event
+from ledger.folds.cost import Cost, cost_of_rated
+from ledger.folds.rating import Rated, Sheet
 from ledger.folds.requests import RequestRow
-from ledger.folds.usage import ZERO, Totals, contribution
 from ledger.sql import tables
-from ledger.sql.bill import (
-    DAY_US,
-    BillLine,
-    Group,
-    Sum,
-    add_usage,
-    bill,
-    grouped,
-    line_of,
-    load_prices,
-    month_range,
-    order,
-    pieces,
-)
+from ledger.sql.adjust import adjustments
+from ledger.sql.bill import BillLine, bill, lines_of
 from ledger.sql.explain import events_of
-from ledger.sql.names import key_names
+from ledger.sql.rated import Frame, frame_of, rated_request
+from ledger.sql.replay import load_book
 from ledger.sql.rows import request_of
 from ledger.sql.session import ReadSession
+from ledger.zones import local_day
 
-RUN = 5000
+RUN: Final = 5000
 """Requests held in memory at a time."""
+
+NEAR_US: Final = 38 * 3_600_000_000
+"""A local day begins no further than so from the midnight of its date in UTC, and ends so."""
 
 
 class LineOf(msgspec.Struct, frozen=True, kw_only=True):
     """Which line of the bill of `month`; null: told apart by that no more than a bill without it.
 
-    `day` is a UTC date within the month, `2026-11-29`.
+    `day` is a date of the books' zone within the month, `2026-11-29`.
     """
 
     month: str
+    project_id: str | None = None
     key_id: str | None = None
     model: str | None = None
     day: str | None = None
     basis: str | None = None
+    price_id: str | None = None
 
     @property
     def by(self) -> tuple[str, ...]:
         """What the bill is to be grouped by to have this line."""
-        named = (("key", self.key_id), ("model", self.model), ("day", self.day))
+        named = (
+            ("project", self.project_id),
+            ("key", self.key_id),
+            ("model", self.model),
+            ("day", self.day),
+        )
         return tuple(group for group, value in named if value is not None)
 
     def has(self, line: BillLine) -> bool:
         """True if `line`, of a bill grouped by `by`, is this one."""
         return (
-            (line.key_id, line.model, line.day) == (self.key_id, self.model, self.day)
-        ) and self.basis in (None, line.basis)
+            (line.project_id, line.key_id, line.model, line.day)
+            == (self.project_id, self.key_id, self.model, self.day)
+            and self.basis in (None, line.basis)
+            and self.price_id in (None, line.price_id)
+        )
+
+    def holds(self, part: Rated, zone: str) -> bool:
+        """True if `part` is on this line."""
+        day = None if self.day is None else local_day(part.start_us, zone)
+        price = None if part.rate is None else part.rate.price.price_id
+        return all(
+            wanted in (None, found)
+            for wanted, found in (
+                (self.project_id, part.project_id),
+                (self.key_id, part.key_id),
+                (self.model, part.model),
+                (self.day, day),
+                (self.basis, part.basis),
+                (self.price_id, price),
+            )
+        )
 
 
 class Under(msgspec.Struct, frozen=True):
@@ -77,7 +95,7 @@ class Under(msgspec.Struct, frozen=True):
 
 class UnderLine(msgspec.Struct, frozen=True):
     """`said` is what the bill says and `added` what the requests add up to, line by line, since a
-    line splits by currency and where a price is missing. `requests` are a page of `total`."""
+    line splits by price, and where one is missing. `requests` are a page of `total`."""
 
     said: list[BillLine]
     added: list[BillLine]
@@ -92,50 +110,49 @@ class UnderLine(msgspec.Struct, frozen=True):
 
 def under_line(read: ReadSession, wanted: LineOf, *, skip: int = 0, limit: int = 100) -> UnderLine:
     """The line `wanted`, its requests from the `skip`th on in the order of their acceptance, and
-    the sums of all of them. Raises `BadQuery` for a month that is none."""
-    first, after = (to_us(moment) for moment in month_range(wanted.month))
-    book = Book(prices=load_prices(read))
-    begins = [piece.start for piece in pieces(book.prices, first, after)]
-    totals: dict[tuple[int, str, str, str, int], Totals] = {}
-    page: list[RequestRow] = []
+    the sums of all of them and of what landed there later. Raises `BadQuery` for a month that is
+    none."""
+    book = load_book(read)
+    frame = frame_of(book, wanted.month)
+    sheet = Sheet(frame.book.prices, frame.book.members)
+    page: list[tuple[RequestRow, Rated]] = []
     total = 0
-    for row in _rows(read, wanted, (first, after)):
-        counted = contribution(row)
-        assert counted is not None and row.accepted_at is not None, "only ended ones are read"
-        at, cell = to_us(row.accepted_at), counted[0]
-        start = begins[bisect_right(begins, at) - 1]
-        name = (start, cell.key_id, cell.model, cell.basis, at - at % DAY_US)
-        totals[name] = totals.get(name, ZERO).plus(counted[1])
-        if skip <= total < skip + limit:
-            page.append(row)
-        total += 1
-    sums: dict[Group, Sum] = {}
-    for (start, key_id, model, basis, day_us), used in totals.items():
-        price = price_at(book, model, from_us(start))
-        add_usage(sums, grouped(wanted.by, key_id, model, day_us), basis, price, used)
-    named = key_names(read)
+
+    def parts() -> Iterator[Rated]:
+        nonlocal total
+        for row in _rows(read, wanted, frame):
+            part = rated_request(row, sheet)
+            assert part is not None, "only ended ones are read"
+            if not wanted.holds(part, frame.zone):
+                continue
+            if skip <= total < skip + limit:
+                page.append((row, part))
+            total += 1
+            yield part
+        for part in adjustments(read, book, wanted.month):
+            if wanted.holds(part, frame.zone):
+                yield part
+
+    added = lines_of(read, frame.book, parts(), wanted.by)
     return UnderLine(
-        said=[line for line in bill(read, wanted.month, wanted.by) if wanted.has(line)],
-        added=sorted((line_of(group, sum_, named) for group, sum_ in sums.items()), key=order),
-        requests=[_under(read, row, book) for row in page],
+        said=[line for line in bill(read, wanted.month, wanted.by, book=book) if wanted.has(line)],
+        added=added,
+        requests=[_under(read, row, part) for row, part in page],
         total=total,
     )
 
 
-def _under(read: ReadSession, row: RequestRow, book: Book) -> Under:
-    assert row.model is not None and row.accepted_at is not None, "an end names both"
-    price = price_at(book, row.model, row.accepted_at)
-    cost = cost_of(dict(zip(BUCKETS, row.usage.counts(), strict=True)), price)
+def _under(read: ReadSession, row: RequestRow, part: Rated) -> Under:
     ends = [e for e in events_of(read, row.request_id) if e.id.endswith(f"/{row.state}")]
-    return Under(row, cost, ends[-1] if ends else None)
+    return Under(row, cost_of_rated(part), ends[-1] if ends else None)
 
 
-def _rows(read: ReadSession, wanted: LineOf, span: tuple[int, int]) -> Iterator[RequestRow]:
+def _rows(read: ReadSession, wanted: LineOf, frame: Frame) -> Iterator[RequestRow]:
     table = tables.requests
-    first, after = span
+    first, after = frame.first_us, frame.after_us
     if wanted.day is not None:
         begins = to_us(datetime.fromisoformat(f"{wanted.day}T00:00:00Z"))
-        first, after = max(first, begins), min(after, begins + DAY_US)
+        first, after = max(first, begins - NEAR_US), min(after, begins + NEAR_US)
     where = [table.c.accepted_us >= first, table.c.accepted_us < after, table.c.state != "open"]
     for column, value in (
         (table.c.key_id, wanted.key_id),

@@ -1,6 +1,7 @@
 """Prices and costs are exact: whatever is not held exactly is refused."""
 
 from decimal import Context, Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -8,19 +9,18 @@ from hypothesis import strategies as st
 
 from ledger.amounts import (
     PER_MILLION_DECIMALS_MAX,
+    PERCENT_PARTS,
     PICO_PER_UNIT,
     WHOLE_DIGITS_MAX,
-    cost_pico,
     decimal_text,
+    discounted,
+    pico_of,
     pico_per_token,
 )
 from ledger.errors import AmountError
-from ledger.events import BUCKETS
 
 EXACT = Context(prec=200)
 picos = st.integers(0, 10**18)
-prices = st.dictionaries(st.sampled_from(BUCKETS), picos)
-counts = st.dictionaries(st.sampled_from(BUCKETS), st.none() | st.integers(0, 10**12))
 
 
 @pytest.mark.parametrize(
@@ -97,31 +97,13 @@ def test_the_text_of_an_amount_is_the_amount(pico: int) -> None:
     assert EXACT.multiply(Decimal(decimal_text(pico)), PICO_PER_UNIT) == pico
 
 
-def test_a_cost_is_the_sum_over_the_buckets() -> None:
-    tokens = {"uncached_in": 1000, "cached_in": 0, "other_out": 200}
-    assert cost_pico(tokens, {"uncached_in": 150_000, "other_out": 600_000}) == (270_000_000, ())
+@given(picos, st.integers(0, PERCENT_PARTS))
+def test_a_discount_is_rounded_once_half_to_even(pico: int, parts: int) -> None:
+    exact = Fraction(pico * (PERCENT_PARTS - parts), PERCENT_PARTS)
+    assert discounted(pico, parts) == round(exact)
+    assert discounted(pico, 0) == pico and discounted(pico, PERCENT_PARTS) == 0
 
 
-def test_a_bucket_without_a_price_makes_the_cost_unknown_and_is_named() -> None:
-    assert cost_pico({"uncached_in": 1, "other_out": 2}, {"uncached_in": 5}) == (
-        None,
-        ("other_out",),
-    )
-
-
-def test_nothing_and_unknown_need_no_price() -> None:
-    assert cost_pico({"uncached_in": 0, "other_out": None}, {}) == (0, ())
-
-
-@given(counts, counts, prices)
-def test_costs_add_up(
-    one: dict[str, int | None], two: dict[str, int | None], price: dict[str, int]
-) -> None:
-    both = {name: (one.get(name) or 0) + (two.get(name) or 0) for name in BUCKETS}
-    first, _ = cost_pico(one, price)
-    second, _ = cost_pico(two, price)
-    cost, unpriced = cost_pico(both, price)
-    if first is None or second is None:
-        assert cost is None and unpriced
-    else:
-        assert cost == first + second
+@given(st.integers(-(10**40), 10**40))
+def test_an_amount_comes_back_from_its_text(pico: int) -> None:
+    assert pico_of(decimal_text(pico)) == pico

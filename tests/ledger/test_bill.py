@@ -94,9 +94,9 @@ def test_a_price_begins_at_an_instant(ledger: Ledger) -> None:
         ),
     ]
     billed(ledger, drafts, prices)
-    (line,) = lines(ledger)
-    assert line.cost == "0.002424"  # 2 x 12 tokens at 1, 2 x 12 tokens at 100 for a million
-    assert line.requests == 4
+    # Each price has a line of its own: 2 x 12 tokens at 1, and 2 x 12 tokens at 100 for a million.
+    found = [(line.cost, line.requests, line.price_version) for line in lines(ledger)]
+    assert found == [("0.000024", 2, 1), ("0.0024", 2, 2)]
 
 
 def test_several_changes_within_one_hour_and_at_its_edge(ledger: Ledger) -> None:
@@ -109,8 +109,8 @@ def test_several_changes_within_one_hour_and_at_its_edge(ledger: Ledger) -> None
     drafts = [say.finished(f"r{n}", start, usage=usage) for n, start in enumerate(starts)]
     drafts.append(say.finished("late", HOUR + timedelta(minutes=59), usage=usage))
     billed(ledger, drafts, prices)
-    (line,) = lines(ledger)
-    assert line.cost == "0.000211"
+    found = {line.price_id: (line.cost, line.requests) for line in lines(ledger)}
+    assert found == {"p0": ("0.000001", 1), "p1": ("0.00001", 1), "p2": ("0.0002", 2)}
 
 
 def test_a_models_own_price_comes_before_that_of_all_models(ledger: Ledger) -> None:
