@@ -6,7 +6,7 @@ own transactions, and what a dead process left in a spool is taken in before the
 
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,6 +22,7 @@ from ledger.folds.book import Book
 from ledger.identity import mint_id
 
 if TYPE_CHECKING:
+    from ledger.sql.names import Kind
     from ledger.sql.session import Ledger
     from streams.kafka.access import KafkaAccess
 
@@ -115,6 +116,13 @@ def _change_on_kafka(access: "KafkaAccess", make: Callable[[Book], Draft]) -> Bo
 
 def key_names(place: Place) -> Mapping[str, str]:
     """The names of keys by id. Without a ledger nothing has a name."""
+    return all_names(place, ("key",)).get("key", {})
+
+
+def all_names(
+    place: Place, kinds: "Sequence[Kind]" = ("key", "project", "organization")
+) -> dict[str, dict[str, str]]:
+    """Names by kind and id. Without a ledger nothing has a name."""
     target = place.ledger_target
     if isinstance(target, Path) and not target.exists():
         return {}
@@ -122,18 +130,34 @@ def key_names(place: Place) -> Mapping[str, str]:
     from ledger.sql.session import open_ledger
 
     with open_ledger(target, readonly=True) as ledger, ledger.read() as read:
-        return names_of(read, "key")
+        return {kind: names_of(read, kind) for kind in kinds}
 
 
 def name_key(place: Place, key_id: str, name: str) -> None:
     """Give a key its name. The ledger is made or migrated if need be."""
+    name_it(place, "key", key_id, name)
+
+
+def name_it(place: Place, kind: "Kind", of: str, name: str) -> None:
+    """Give a thing its name, or another one. The ledger is made or migrated if need be."""
     if place.embedded:
         refuse_relayed(place.data)
     from ledger.sql.names import set_name
     from ledger.sql.session import open_ledger
 
     with open_ledger(place.ledger_target) as ledger, ledger.write() as tx:
-        set_name(tx, "key", key_id, name)
+        set_name(tx, kind, of, name)
+
+
+def forget_name(place: Place, kind: "Kind", of: str) -> bool:
+    """Erase the name of a thing; false if it had none."""
+    if place.embedded:
+        refuse_relayed(for_reading(place.data))
+    from ledger.sql.names import erase_name
+    from ledger.sql.session import open_ledger
+
+    with open_ledger(place.ledger_target) as ledger, ledger.write() as tx:
+        return erase_name(tx, kind, of)
 
 
 @contextmanager

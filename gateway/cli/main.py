@@ -20,6 +20,9 @@ VERBS: Final = {
     "serve": "gateway.cli.serve",
     "keys": "gateway.cli.keys",
     "prices": "gateway.cli.prices",
+    "books": "gateway.cli.books",
+    "accounts": "gateway.cli.accounts",
+    "credits": "gateway.cli.credits",
     "backends": "gateway.cli.backends",
     "shares": "gateway.cli.shares",
     "bill": "gateway.cli.bill",
@@ -41,6 +44,7 @@ VERBS: Final = {
     "demo": "gateway.cli.demo",
     "runner": "gateway.cli.runner",
     "relay": "gateway.cli.relay",
+    "reader": "gateway.cli.reader",
 }
 """Verb to the module that holds it as `command`, in the order of the help text."""
 

@@ -1,4 +1,4 @@
-"""Names of keys, backends and accounts: the one erasable table. No event, total or hash holds a name."""
+"""Names of keys, backends and accounts: the one erasable table. No event or total holds a name."""
 
 from typing import Final, Literal, get_args
 
