@@ -119,10 +119,11 @@ class Probing:
         try:
             relay.tick()
             if not relay.open and not relay.owes:
-                mark = SourceMark(last=journal.last(), open=0, oldest_open=None)
+                mark = SourceMark(last=journal.last(), open=0, heads=journal.heads())
                 source, now = journal.source, self._clock.now()
                 journal.append(Draft(f"{source}/mark/1", source, now, mark))
-                closed = SourceClosed(closed_source=source, last=journal.last(), by="itself")
+                last, heads = journal.last(), journal.heads()
+                closed = SourceClosed(closed_source=source, last=last, by="itself", heads=heads)
                 journal.append(Draft(f"{source}/closed", source, now, closed))
         except SpoolFailed:
             # Whoever adopts the spool says so instead.

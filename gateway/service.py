@@ -15,6 +15,7 @@ from gateway.backends.gauges import backend_gauges
 from gateway.backends.http import HttpClient
 from gateway.backends.ladder import Ladder
 from gateway.backends.pool import Backend, Pool
+from gateway.books import Books
 from gateway.drains import drain_us
 from gateway.errors import Overloaded
 from gateway.http.app import Readiness, create_app
@@ -38,6 +39,10 @@ from streams.errors import SpoolFailed
 from streams.log.spool import SpoolWriter
 
 log = logging.getLogger("tollbook.gateway")
+
+LINK_TURNS_MAX = 256
+"""Parts of the chains' work that one heartbeat does, with others let in between. What came in one
+interval is far less."""
 
 MARK_SECONDS = 60.0
 """How often a source says how far it got, also when idle: what completeness is checked against."""
@@ -73,6 +78,7 @@ class Service:
         view_name: str,
         extra_missing: Callable[[], Iterable[str]] = tuple,
         *,
+        books: Books,
         leads: bool = True,
     ) -> None:
         self._settings = settings
@@ -114,7 +120,12 @@ class Service:
             fallbacks={one.model: one.to for one in settings.fallbacks},
         )
         collector = GatewayCollector(stats, Gauges(self._gauges))
-        app = create_app(self._desk, readiness=self.readiness, metrics=lambda: render(collector))
+        app = create_app(
+            self._desk,
+            readiness=self.readiness,
+            metrics=lambda: render(collector),
+            books=books,
+        )
         self.server: Server = make_server(
             app, grace_seconds=settings.gateway.shutdown_seconds_max, on_stop=self._drain
         )
@@ -243,6 +254,10 @@ class Service:
         while True:
             await asyncio.sleep(interval)
             self.relay.tick()
+            for _ in range(LINK_TURNS_MAX):
+                if not self._journal.link():
+                    break
+                await asyncio.sleep(0)
             self._desk.arrivals.refuse_late(self._settings.timeouts.body_seconds)
             now = self._clock.monotonic()
             if now - polled >= REGISTRY_POLL_SECONDS:
@@ -296,14 +311,18 @@ class Service:
         accepted = [call.accepted_at for call in self.relay.open.values() if call.accepted_at]
         self._marks += 1
         mark = SourceMark(
-            last=self._journal.last(), open=len(accepted), oldest_open=min(accepted, default=None)
+            last=self._journal.last(),
+            open=len(accepted),
+            oldest_open=min(accepted, default=None),
+            heads=self._journal.heads(),
         )
         source = self._journal.source
         self._write(Draft(f"{source}/mark/{self._marks}", source, self._clock.now(), mark))
 
     def _say_closed(self) -> None:
         source = self._journal.source
-        closed = SourceClosed(closed_source=source, last=self._journal.last(), by="itself")
+        last, heads = self._journal.last(), self._journal.heads()
+        closed = SourceClosed(closed_source=source, last=last, by="itself", heads=heads)
         if self.relay.open or self.relay.owes:
             # Whoever adopts the spool will close these; this source must not say it is complete.
             log.error("some requests have no end in the spool; they will be abandoned")

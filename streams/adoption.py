@@ -131,13 +131,20 @@ def abandoned(
 
 
 def closed(
-    source: str, last: Mapping[str, int], time: datetime, by: str, adopter: str | None = None
+    source: str,
+    last: Mapping[str, int],
+    time: datetime,
+    by: str,
+    adopter: str | None = None,
+    heads: Mapping[str, str] | None = None,
 ) -> Draft:
     """The `source.closed` of `source`. `time` is its last event's; `by` is `itself` or the adopter.
 
     `last` is the last sequence of each topic before this event; `adopter` as for `abandoned`.
+    `heads` are those of the chains at `last`, null where whoever says this has not seen them.
     """
-    payload = SourceClosed(closed_source=source, last=dict(last), by=by)
+    given = None if heads is None else dict(heads)
+    payload = SourceClosed(closed_source=source, last=dict(last), by=by, heads=given)
     return Draft(f"{source}/closed{_suffix(adopter)}", source, time, payload)
 
 

@@ -17,6 +17,7 @@ from ledger.sql.sources import closed_by, last_heard, last_sequences, open_reque
 from streams.adoption import OpenRequest, abandoned, closed
 from streams.local.follower import Follower, Say
 from streams.local.torn import cut_torn_tail
+from streams.log.heads import heads_of
 from streams.log.spool import ADOPTED, RESERVE, SpoolWriter
 
 DRAFTS_IN_ONE_APPEND: Final = 200
@@ -72,7 +73,8 @@ class Adopter:
             last = last_sequences(read, source)
             for topic, sequence in life.last.items():
                 last[topic] = max(sequence, last.get(topic, 0))
-            drafts.append(closed(source, last, time, self._own().source))
+            heads = heads_of(dead.reader, source, last)
+            drafts.append(closed(source, last, time, self._own().source, heads=heads))
         if drafts:
             count = len(open_now)
             rest = (

@@ -142,7 +142,8 @@ class Runner:
         own = self._own
         if own is not None:
             try:
-                own.append(closed(own.source, own.last(), self._clock.now(), "itself"))
+                last, heads, now = own.last(), own.heads(), self._clock.now()
+                own.append(closed(own.source, last, now, "itself", heads=heads))
                 own.sync()
                 follower = self._followers[own.directory.name]
                 self._drain(follower)

@@ -10,6 +10,7 @@ from ledger.clock import Clock
 from ledger.events import Draft, Event, RequestAccepted
 from streams.codec import decode, encode
 from streams.errors import SpoolFailed, SpoolFull
+from streams.log.chains import Chains
 from streams.log.segment import frame
 
 
@@ -77,6 +78,13 @@ class MemoryJournal:
     def last(self) -> dict[str, int]:
         """The last sequence of each topic written so far."""
         return dict(self._last)
+
+    def heads(self) -> dict[str, str]:
+        """The head of each topic's chain behind `last`. See `Journal.heads`."""
+        chains = Chains()
+        for record in self._records:
+            chains.take(decode(record).topic, record)
+        return chains.heads()
 
     def written_bytes(self) -> int:
         """Bytes written since the start, as a spool on disk would count them."""

@@ -36,3 +36,7 @@ class Journal(Protocol):
     def last(self) -> dict[str, int]:
         """The last sequence of each topic written so far."""
         ...
+
+    def heads(self) -> dict[str, str]:
+        """The head of each topic's chain behind `last`, 64 hex digits: `ledger.chain`."""
+        ...

@@ -22,6 +22,7 @@ from streams.local.layout import Layout
 from streams.local.process import Say
 from streams.local.retention import KEEP_BYTES, carry_out, clear_leftovers, look, plan
 from streams.local.torn import cut_torn_tail
+from streams.log.heads import heads_of
 from streams.log.lock import FileLock, held
 from streams.log.spool import ADOPTED, LOCK, RESERVE, Durability, SpoolWriter, incarnation_of
 
@@ -123,7 +124,8 @@ class Relay:
         own = self._own
         try:
             if own is not None:
-                own.append(closed(own.source, own.last(), self._clock.now(), "itself"))
+                last, heads, now = own.last(), own.heads(), self._clock.now()
+                own.append(closed(own.source, last, now, "itself", heads=heads))
                 own.sync()
                 outbox = self._outboxes[own.directory.name]
                 await self._drain(outbox)
@@ -337,7 +339,8 @@ class Relay:
             requests = list(dead.life.open.values())
             drafts = abandoned(source, requests, adopter)
             if not dead.life.closed_itself:
-                drafts.append(closed(source, dead.life.last, time, own.source, adopter))
+                last, heads = dead.life.last, heads_of(dead.reader, source, dead.life.last)
+                drafts.append(closed(source, last, time, own.source, adopter, heads))
             for start in range(0, len(drafts), DRAFTS_IN_ONE_APPEND):
                 own.append(*drafts[start : start + DRAFTS_IN_ONE_APPEND])
             own.sync()
