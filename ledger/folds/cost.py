@@ -26,7 +26,7 @@ def cost_of(used: Mapping[str, int | None], rate: Rate | None) -> Cost:
     unpriced = tuple(name for name in BUCKETS if used.get(name) and name not in pico)
     if rate is None or unpriced:
         return Cost(None, None if rate is None else rate.currency, unpriced)
-    if all(used.get(name) is None for name in BUCKETS):
+    if all(count is None for count in used.values()):
         return Cost(None, rate.currency)
     return Cost(sum((used.get(name) or 0) * unit for name, unit in pico.items()), rate.currency)
 

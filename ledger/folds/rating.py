@@ -16,9 +16,10 @@ from typing import Final, Literal
 import msgspec
 
 from ledger.amounts import discounted
+from ledger.events import BUCKETS
 from ledger.folds.money import Member
 from ledger.folds.prices import Price, PricedBand
-from ledger.folds.usage import Totals, by_bucket
+from ledger.folds.usage import Five, Totals, by_bucket
 
 Local = Callable[[str, int], tuple[int, int]]
 """Weekday (1 is Monday) and minute of the local day, of a zone's name and an instant."""
@@ -96,6 +97,27 @@ def used(
         "gpu_second": busy_us,
         "failed_attempt": failed_attempts,
     }
+
+
+def split(one: Rated) -> tuple[Rated, ...]:
+    """The part of `one` that has a price, with its requests and charges, and the tokens that have
+    none; `one` itself if it is all of a kind. So what a month costs does not depend on what a
+    token without a price happens to be added up with."""
+    pico = {} if one.rate is None else one.rate.pico
+    counts = one.used
+    lacking = tuple(bool(counts[name]) and name not in pico for name in BUCKETS)
+    if not any(lacking) or not any(counts.get(name) for name in pico):
+        return (one,)
+    bare = Totals(0, _only(one.totals.tokens, lacking), _only(one.totals.known, lacking))
+    return (
+        msgspec.structs.replace(one, totals=one.totals.plus(bare, sign=-1)),
+        msgspec.structs.replace(one, totals=bare, failed_attempts=0, busy_us=None),
+    )
+
+
+def _only(counts: Five, wanted: Sequence[bool]) -> Five:
+    a, b, c, d, e = (n if take else 0 for n, take in zip(counts, wanted, strict=True))
+    return (a, b, c, d, e)
 
 
 class _Row:

@@ -20,7 +20,7 @@ from ledger.sql import tables
 from ledger.sql.adjust import adjustments
 from ledger.sql.bill import BillLine, bill, lines_of
 from ledger.sql.explain import events_of
-from ledger.sql.rated import Frame, frame_of, rated_request
+from ledger.sql.rated import Frame, Step, cell_of, frame_of, merged, rated_request
 from ledger.sql.replay import load_book
 from ledger.sql.rows import request_of
 from ledger.sql.session import ReadSession
@@ -133,7 +133,12 @@ def under_line(read: ReadSession, wanted: LineOf, *, skip: int = 0, limit: int =
             if wanted.holds(part, frame.zone):
                 yield part
 
-    added = lines_of(read, frame.book, parts(), wanted.by)
+    step: Step = "span" if wanted.day is None else "day"
+    cells = (
+        msgspec.structs.replace(part, start_us=cell_of(part.start_us, frame, step))
+        for part in parts()
+    )
+    added = lines_of(read, frame.book, merged(cells), wanted.by)
     return UnderLine(
         said=[line for line in bill(read, wanted.month, wanted.by, book=book) if wanted.has(line)],
         added=added,

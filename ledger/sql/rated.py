@@ -5,7 +5,7 @@ the change and its parts come from the single requests. It only reads.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, ColumnElement, Table, case, func, literal_col
 from ledger.clock import to_us
 from ledger.events import BUCKETS
 from ledger.folds.book import Book
-from ledger.folds.rating import Rated, RateName, Sheet
+from ledger.folds.rating import Rated, RateName, Sheet, split
 from ledger.folds.requests import RequestRow
 from ledger.folds.usage import HOUR_US, Totals, contribution
 from ledger.sql import tables
@@ -69,11 +69,11 @@ def month_lines(read: ReadSession, book: Book, month: str, *, step: Step) -> Ite
     """
     frame = frame_of(book, month)
     extra = [
-        msgspec.structs.replace(one, start_us=_cell(one.start_us, frame, step))
+        msgspec.structs.replace(one, start_us=cell_of(one.start_us, frame, step))
         for one in adjustments(read, book, month)
     ]
     usual = rated(read, frame.book, frame.first_us, frame.after_us, step=step)
-    yield from _merged(usual, extra) if extra else usual
+    yield from merged((*usual, *extra)) if extra else usual
 
 
 class Sheets:
@@ -133,6 +133,17 @@ def rated(
                 held, start = {}, begins
             _add(held, _priced(used, begins, sheet))
     yield from _in_order(held)
+
+
+def merged(parts: Iterable[Rated]) -> Iterator[Rated]:
+    """`parts` in the order of lines; of those with one name the sum, of what comes to nothing
+    nothing. Tokens without a price stand beside the rest, as `folds.rating.split` says."""
+    held: dict[Name, Rated] = {}
+    for one in parts:
+        _add(held, one)
+    for one in _in_order(held):
+        if not one.totals.nothing or one.failed_attempts or one.busy_us:
+            yield one
 
 
 Name = tuple[int, str, str, str, str, RateName | None, str | None, str]
@@ -238,7 +249,7 @@ def _start(at_us: int, first: int, piece: _Piece, days: str | None, step: Step) 
     return max(first, begins)
 
 
-def _cell(at_us: int, frame: Frame, step: Step) -> int:
+def cell_of(at_us: int, frame: Frame, step: Step) -> int:
     """The part that a correction of what began at `at_us` belongs to, also of an earlier month."""
     if step == "span":
         return frame.first_us
@@ -284,17 +295,7 @@ def _both(one: int | None, other: int | None) -> int | None:
 
 def _in_order(held: dict[Name, Rated]) -> Iterator[Rated]:
     for name in sorted(held, key=_order):
-        yield held[name]
-
-
-def _merged(usual: Iterator[Rated], extra: Sequence[Rated]) -> Iterator[Rated]:
-    """Both in one order; of two with one name the sum, and nothing of what comes to nothing."""
-    held: dict[Name, Rated] = {}
-    for one in (*usual, *extra):
-        _add(held, one)
-    for one in _in_order(held):
-        if not one.totals.nothing or one.failed_attempts or one.busy_us:
-            yield one
+        yield from split(held[name])
 
 
 def _usage(read: ReadSession, piece: _Piece, sheet: Sheet, *, hourly: bool) -> Iterator[_Used]:

@@ -69,8 +69,11 @@ def test_without_a_price_the_cost_is_null_and_says_why(ledger: Ledger) -> None:
 
 def test_a_bucket_without_a_price_is_never_taken_as_free(ledger: Ledger) -> None:
     billed(ledger, say.life("r1"), [say.price("p1", {"uncached_in": "1"}, start=say.after(-1))])
-    (line,) = lines(ledger)
-    assert (line.cost, line.currency, line.unpriced) == (None, "USD", ("other_out",))
+    priced, bare = sorted(lines(ledger), key=lambda line: line.cost is None)
+    assert (bare.cost, bare.currency, bare.unpriced) == (None, "USD", ("other_out",))
+    assert (bare.uncached_in, bare.other_out, bare.requests, bare.lacks_price) == (None, 4, 0, True)
+    assert (priced.uncached_in, priced.other_out, priced.cost) == (12, None, "0.000012")
+    assert (priced.requests, priced.unpriced) == (1, ())
 
 
 def test_a_price_begins_at_an_instant(ledger: Ledger) -> None:
@@ -203,7 +206,7 @@ def test_lines_name_their_key_until_the_name_is_erased(ledger: Ledger) -> None:
 
 
 def test_coarse_lines_are_the_sums_of_fine_ones(ledger: Ledger) -> None:
-    """Even where a price lacks a bucket that only some days used."""
+    """Even where a price lacks a bucket that only some days used: it stands on its own line."""
     drafts = [
         say.finished("r1", HOUR, usage=Usage(uncached_in=10)),
         say.finished("r2", HOUR + timedelta(days=1), usage=Usage(uncached_in=5, cached_in=1)),
@@ -211,12 +214,12 @@ def test_coarse_lines_are_the_sums_of_fine_ones(ledger: Ledger) -> None:
     ]
     billed(ledger, drafts, [say.price("p1", {"uncached_in": "1"}, start=HOUR)])
     totals = {by: _totals(lines(ledger, by=by)) for by in ((), ("day",), ("key",), GROUPS)}
-    assert set(totals.values()) == {(3, 16, Decimal("0.000011"), 1)}
+    assert set(totals.values()) == {(3, 16, Decimal("0.000016"), 1)}
 
 
 def _totals(found: Sequence[BillLine]) -> tuple[int, int, Decimal, int]:
     cost = sum((Decimal(line.cost) for line in found if line.cost is not None), Decimal(0))
-    unpriced = sum(line.requests for line in found if line.cost is None)
+    unpriced = sum(line.cached_in or 0 for line in found if line.cost is None)
     return (
         sum(line.requests for line in found),
         sum(line.uncached_in or 0 for line in found),
