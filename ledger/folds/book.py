@@ -197,6 +197,9 @@ class BookFold:
                 f"the prices of {said.model} are at version {current} by now, and this change was "
                 f"made from version {said.base}; list them again and repeat the command"
             )
+        periods = self._money.periods
+        if periods and said.effective_from < periods[-1].end:
+            return Refused(f"{periods[-1].month} is closed; a price may begin behind its end")
         strangers = sorted(set(said.per_million) - set(BUCKETS))
         if strangers:
             return Refused(f"{', '.join(strangers)}: no such token bucket; it is one of {BUCKETS}")

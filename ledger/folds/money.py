@@ -213,6 +213,11 @@ class MoneyFold:
             return f"there is no project {said.project_id}"
         if had and event.time < had[-1].since:
             return f"{what} was changed at {had[-1].since.isoformat()}, which is later than this"
+        if self.periods and event.time < self.periods[-1].end:
+            return (
+                f"{self.periods[-1].month} is closed, and this would take effect within it; is the "
+                "clock of this machine right?"
+            )
         member = Member(since=event.time, project_id=said.project_id, tags=said.tags)
         self.members[said.key_id] = (*had, member)
         return None
