@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from gateway.books import Books
 from gateway.http.server import BACKLOG
 from gateway.kafka_access import access_of
 from gateway.reconciled import reconcile_gauges
@@ -43,6 +44,9 @@ log = logging.getLogger("tollbook")
 
 RUNNER_STOP_SECONDS_MAX = 20.0
 """At the end the runner or relay takes the rest of the spool; that is seconds at most."""
+
+READER_STOP_SECONDS_MAX = 3.0
+"""The reader holds nothing; a question that it still answers has lost its client by then."""
 
 ENDING_SECONDS_MAX = 10.0
 """Beyond a worker's grace: closing its spool and its connections."""
@@ -197,6 +201,7 @@ def make_service(
         gauges,
         settings.gateway.name if number is None else f"{settings.gateway.name}#{number}",
         missing,
+        books=Books(layout.reader_socket if knows_ledger(settings) else None),
         leads=number in (None, 0),
     )
 
@@ -239,13 +244,29 @@ def runner_child(settings: Settings, data: Path, clock: Clock) -> Child:
     return Child("runner", [*argv, "--stop-on-stdin-eof"], clock)
 
 
+def knows_ledger(settings: Settings) -> bool:
+    """True unless only Kafka is set: then others keep the ledger, and nobody said where."""
+    return not settings.kafka.bootstrap or settings.ledger.url is not None
+
+
+def readers(settings: Settings, data: Path, clock: Clock) -> list[Child]:
+    """The process that looks into the ledger for the usage APIs; none where there is no ledger."""
+    if not knows_ledger(settings):
+        return []
+    argv = [sys.executable, "-m", "gateway.cli.main", "reader", "--data", str(data)]
+    if settings.ledger.url is not None:
+        argv += ["--ledger", settings.ledger.url]
+    return [Child("reader", [*argv, "--stop-on-stdin-eof"], clock)]
+
+
 async def _serve_here(settings: Settings, data: Path, doors: list[socket.socket]) -> None:
     (door,) = doors
     clock = SystemClock()
-    runner = emptier(settings, data, clock)
-    service = make_service(settings, data, clock, [runner])
+    runner, reading = emptier(settings, data, clock), readers(settings, data, clock)
+    service = make_service(settings, data, clock, [runner, *reading])
     tune_garbage_collection()
-    runner.start()
+    for child in (runner, *reading):
+        child.start()
 
     def ready(service: Service) -> None:
         models, backends = service.models_shown(), service.backend_count()
@@ -254,12 +275,19 @@ async def _serve_here(settings: Settings, data: Path, doors: list[socket.socket]
     try:
         await service.run(door, ready)
     finally:
-        await runner.stop(RUNNER_STOP_SECONDS_MAX)
+        await _stop(runner, reading)
+
+
+async def _stop(runner: Child, reading: Iterable[Child]) -> None:
+    await asyncio.gather(
+        runner.stop(RUNNER_STOP_SECONDS_MAX),
+        *(reader.stop(READER_STOP_SECONDS_MAX) for reader in reading),
+    )
 
 
 async def _serve_by_workers(settings: Settings, data: Path, doors: list[socket.socket]) -> None:
     clock = SystemClock()
-    runner = emptier(settings, data, clock)
+    runner, reading = emptier(settings, data, clock), readers(settings, data, clock)
     workers = [
         Child(
             f"worker {number}",
@@ -274,7 +302,7 @@ async def _serve_by_workers(settings: Settings, data: Path, doors: list[socket.s
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    for child in (runner, *workers):
+    for child in (runner, *reading, *workers):
         child.start()
     print(start_line(settings, doors[0].getsockname()[1], None), flush=True)
     await stopped.wait()
@@ -282,7 +310,7 @@ async def _serve_by_workers(settings: Settings, data: Path, doors: list[socket.s
         door.close()
     grace = settings.gateway.shutdown_seconds_max + ENDING_SECONDS_MAX
     await asyncio.gather(*(worker.stop(grace) for worker in workers))
-    await runner.stop(RUNNER_STOP_SECONDS_MAX)
+    await _stop(runner, reading)
 
 
 async def serve_as_worker(settings: Settings, data: Path, door: socket.socket, number: int) -> None:

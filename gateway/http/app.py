@@ -11,9 +11,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.access import key_of, secret_of, visible
+from gateway.books import Books
 from gateway.errors import ApiError, OwnFault, error_body
 from gateway.http.client_ids import client_id_of
 from gateway.http.doors import Desk, Door, hash_of
+from gateway.http.organization import PATHS, Told
 from gateway.http.reply import AsgiReply
 from gateway.metrics import CONTENT_TYPE
 from gateway.wire.endpoints import ENDPOINTS
@@ -33,7 +35,11 @@ class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def create_app(
-    desk: Desk, *, readiness: Callable[[], Readiness], metrics: Callable[[], bytes]
+    desk: Desk,
+    *,
+    readiness: Callable[[], Readiness],
+    metrics: Callable[[], bytes],
+    books: Books,
 ) -> ASGIApp:
     """The gateway's whole HTTP surface."""
     pages = Pages(desk.clock, readiness, metrics)
@@ -42,6 +48,10 @@ def create_app(
         routes=[
             *(Route(path, door, methods=["POST"]) for path, door in doors.items()),
             Route("/v1/models", Models(desk), methods=["GET"]),
+            *(
+                Route(path, Told(desk, books, kind), methods=["GET"])
+                for path, kind in PATHS.items()
+            ),
             Route("/health/live", pages.live, methods=["GET"]),
             Route("/health/ready", pages.ready, methods=["GET"]),
             Route("/metrics", pages.prometheus, methods=["GET"]),
@@ -103,7 +113,8 @@ class Pages:
         return self._refusal(
             404,
             f"There is no {request.method} {request.url.path} here. A path that cannot be metered "
-            f"is not passed on; served are GET /v1/models and POST to {', '.join(ENDPOINTS)}.",
+            f"is not passed on; served are GET /v1/models, {', '.join(PATHS)}, and POST to "
+            f"{', '.join(ENDPOINTS)}.",
             "unknown_path",
         )
 

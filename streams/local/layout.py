@@ -30,6 +30,8 @@ class Layout:
         self.exports = root / "exports"
         self.feed = root / "feed.jsonl"
         self.routed = root / "derived" / "routing-state.json"
+        self.reader_lock = root / "reader.lock"
+        self.reader_socket = root / "reader.sock"
 
     def make(self) -> None:
         """Make the directories that every process needs; those that exist stay as they are."""

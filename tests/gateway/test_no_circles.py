@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.port import BackendFailed
+from gateway.books import Books
 from gateway.http.app import Readiness, create_app
 from gateway.http.doors import Desk as Doors
 from ledger.clock import from_us
@@ -61,7 +62,12 @@ async def test_nothing_of_a_request_waits_for_the_collector(
         hash_key=bytes(32),
         body_bytes_max=1 << 20,
     )
-    app = create_app(doors, readiness=lambda: Readiness(True, (), {}), metrics=lambda: b"")
+    app = create_app(
+        doors,
+        readiness=lambda: Readiness(True, (), {}),
+        metrics=lambda: b"",
+        books=Books(None),
+    )
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:
