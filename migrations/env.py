@@ -8,7 +8,7 @@ that a schema is either whole or untouched and two processes cannot migrate at o
 from alembic import context
 from sqlalchemy import Connection, create_engine
 
-from ledger.sql.tables import metadata
+from ledger.sql.tables import is_part, metadata
 
 
 def migrate(connection: Connection) -> None:
@@ -19,6 +19,7 @@ def migrate(connection: Connection) -> None:
         target_metadata=metadata,
         render_as_batch=connection.dialect.name == "sqlite",
         transaction_per_migration=False,
+        include_name=lambda name, kind, _: kind != "table" or not is_part(name or ""),
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -6,6 +6,8 @@ decimals in text, because SQLite keeps no decimals. `migrations/` makes these ta
 the two together.
 """
 
+import re
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -263,6 +265,18 @@ PROJECTIONS = (
     late,
 )
 """What `rebuild` drops and makes again from `events`; everything else is kept."""
+
+PARTED = (requests, attempts, usage_hourly)
+"""What Postgres keeps by month, one table `requests_2026_11` for each and `requests_others` for the
+rest; migrations make them. Nobody but Postgres needs to know: rows go in and out by the whole."""
+
+
+def is_part(name: str) -> bool:
+    """True if a table of that name is a part of one in `PARTED`."""
+    return _PART.fullmatch(name) is not None
+
+
+_PART = re.compile(rf"({'|'.join(table.name for table in PARTED)})_(\d{{4}}_\d\d|others)")
 
 NOT_KEPT_TOPICS = frozenset({"tokens"})
 """Topics folded into open requests but not stored: what they said is moot once a request ends."""

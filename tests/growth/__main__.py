@@ -77,12 +77,12 @@ def _fill(target: str, months: list[Month], seed: int, figures: dict[str, object
 def _alone(step: str, *given: object) -> work.Figures:
     """What a step says, run in a process of its own, so that its memory is its own."""
     context = multiprocessing.get_context("spawn")
+    failed: list[BaseException] = []
     with context.Pool(1) as pool:
-        try:
-            return pool.apply(work.run, (step, *given))
-        except Exception as wrong:
-            # The other figures are worth having all the same.
-            return {"failed": f"{type(wrong).__name__}: {wrong}"}
+        told = pool.apply_async(work.run, (step, *given), error_callback=failed.append)
+        told.wait()
+    # The other figures are worth having although one step failed.
+    return {"failed": repr(failed[0])} if failed else told.get()
 
 
 @contextmanager

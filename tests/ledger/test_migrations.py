@@ -37,7 +37,8 @@ def set_version(path: Path, version: str) -> None:
 
 def test_the_migrations_make_exactly_the_tables(ledger: Ledger) -> None:
     with ledger.write() as tx:
-        context = MigrationContext.configure(tx.connection)
+        whole = {"include_name": lambda name, kind, _: kind != "table" or not tables.is_part(name)}
+        context = MigrationContext.configure(tx.connection, opts=whole)
         assert compare_metadata(context, tables.metadata) == []
 
 
@@ -65,7 +66,8 @@ def test_down_to_nothing_and_up_again(ledger: Ledger) -> None:
         assert inspect(tx.connection).get_table_names() == ["alembic_version"]
     with ledger.write() as tx:
         migrate.upgrade(tx.connection, "head")
-        assert set(inspect(tx.connection).get_table_names()) == {
+        made = inspect(tx.connection).get_table_names()
+        assert {name for name in made if not tables.is_part(name)} == {
             "alembic_version",
             *tables.metadata.tables,
         }
