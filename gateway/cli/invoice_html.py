@@ -61,7 +61,7 @@ def html(statement: "Statement") -> bytes:
 
 def chart(days: Mapping[str, str], currency: str | None) -> str:
     """Cost by day as bars, an SVG text. A bar below the line is a correction."""
-    from gateway.cli.bill import pico_of
+    from ledger.amounts import pico_of
 
     costs = {day: pico_of(text) for day, text in days.items()}
     most, least = max(*costs.values(), 0), min(*costs.values(), 0)
@@ -73,10 +73,10 @@ def chart(days: Mapping[str, str], currency: str | None) -> str:
         high = BARS_HIGH * abs(cost) // span
         top = zero - high if cost >= 0 else zero
         drawing.box(number * step + 1, top, max(step - 2, 1), high, fill=BLUE)
-        if number in (0, len(costs) - 1):
-            anchor = "start" if number == 0 else "end"
-            x = number * step if number == 0 else WIDTH
-            drawing.words(x, BARS_HIGH + 40, day, colour=FAINT, size=11, anchor=anchor)
+        if number == 0:
+            drawing.words(0, BARS_HIGH + 40, day, colour=FAINT, size=11)
+        elif number == len(costs) - 1:
+            drawing.words(WIDTH, BARS_HIGH + 40, day, colour=FAINT, size=11, anchor="end")
     drawing.line(0, zero, WIDTH, zero)
     best = max(costs, key=lambda day: costs[day])
     words = f"Cost by day; the most was {days[best]} {currency or ''} on {best}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from fpdf import FPDF, FontFace
 from fpdf.enums import XPos, YPos
 
-from gateway.cli.bill import pico_of
 from gateway.cli.invoice_words import HEADS, facts, notes, rows, title, total
+from ledger.amounts import pico_of
 
 if TYPE_CHECKING:
     from ledger.export.statement import Statement
