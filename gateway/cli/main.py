@@ -31,6 +31,7 @@ VERBS: Final = {
     "query": "gateway.cli.query",
     "explain": "gateway.cli.explain",
     "audit": "gateway.cli.audit",
+    "verify": "gateway.cli.verify",
     "reconcile": "gateway.cli.reconcile",
     "rebuild": "gateway.cli.rebuild",
     "spool": "gateway.cli.spool",

@@ -1,0 +1,121 @@
+"""The events of a closed month as one file, from which its chains can be made anew without us.
+
+It holds what stands between the cut of the month closed before and this month's own, with the heads
+at both. So the archives of all months, one after the other, hold every event that was billed.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from ledger.chain import START, root_of
+from ledger.errors import ChainBroken, ExportFailed
+from ledger.export.archive_columns import ARCHIVE_COLUMNS, EVENTS
+from ledger.export.columns import batch_of
+from ledger.export.manifest import ChainHead, ExportedFile, describe
+from ledger.export.parquet import write_parquet
+from ledger.folds.money import Period
+from ledger.sql.chain import Cut, Heads, Linked, heads_at, links
+from ledger.sql.session import ReadSession
+
+Progress = Callable[[int, int], None]
+
+
+class Archived(msgspec.Struct, frozen=True, kw_only=True):
+    """What `write_archive` wrote, and what the manifest beside it has to say of the chains."""
+
+    files: list[ExportedFile]
+    heads: list[ChainHead]
+    before: list[ChainHead]
+    previous_root: str | None
+    events: int
+
+
+def manifest_heads(read: ReadSession, cut: Cut) -> list[ChainHead]:
+    """The heads of all chains at `cut`, by source and topic. Raises `ChainBroken`."""
+    return listed(heads_at(read, cut))
+
+
+def listed(heads: Heads) -> list[ChainHead]:
+    """`heads` as a manifest says them."""
+    return [
+        ChainHead(source=source, topic=topic, sequence=sequence, head=head)
+        for (source, topic), (sequence, head) in sorted(heads.items())
+    ]
+
+
+def write_archive(
+    read: ReadSession,
+    period: Period,
+    before: Period | None,
+    directory: Path,
+    *,
+    progress: Progress = lambda done, total: None,
+) -> Archived:
+    """Write the events of `period` behind those of `before`, the month closed before it, into
+    `directory`.
+
+    Raises `ExportFailed` if the ledger's events do not lead to the root that was noted when the
+    month was closed, and `ChainBroken` if some are missing.
+    """
+    heads = _heads(read, period)
+    earlier = {} if before is None else _heads(read, before)
+    total = sum(
+        max(0, sequence - earlier.get(chain, (0, ""))[0]) for chain, (sequence, _) in heads.items()
+    )
+    path = directory / EVENTS
+    for done in write_parquet(path, ARCHIVE_COLUMNS, _batches(read, heads, earlier)):
+        progress(done, total)
+    return Archived(
+        files=[describe(path, total)],
+        heads=listed(heads),
+        before=listed(earlier),
+        previous_root=None if before is None else before.root,
+        events=total,
+    )
+
+
+def _heads(read: ReadSession, period: Period) -> Heads:
+    """The heads at the cut of `period`, if they make its root."""
+    heads = heads_at(read, period.cut)
+    root = root_of(heads)
+    if root != period.root:
+        raise ExportFailed(
+            f"the events of {period.month} make the root {root}, and {period.root} was noted when "
+            "it was closed: events in the ledger were changed since; put back a copy of the ledger "
+            "from before, or find the source with `tollbook audit`"
+        )
+    return heads
+
+
+def _batches(read: ReadSession, heads: Heads, earlier: Heads) -> Iterator[pa.RecordBatch]:
+    for (source, topic), (sequence, head) in sorted(heads.items()):
+        after, known = earlier.get((source, topic), (0, START.hex()))
+        made = bytes.fromhex(known)
+        for run in links(read, source, topic, after, sequence):
+            for one in run:
+                made = one.after(made, source, topic)
+            yield _batch(source, topic, run)
+        if after < sequence and made.hex() != head:
+            raise ChainBroken(
+                f"the events {source}:{after + 1} to {sequence} of {topic} do not lead to the head "
+                f"{head} that was kept for {sequence}: one of them was changed in the ledger"
+            )
+
+
+def _batch(source: str, topic: str, run: list[Linked]) -> pa.RecordBatch:
+    return batch_of(
+        ARCHIVE_COLUMNS,
+        {
+            "source": [source] * len(run),
+            "topic": [topic] * len(run),
+            "sequence": [one.sequence for one in run],
+            "id": [one.id for one in run],
+            "type": [one.type for one in run],
+            "subject": [one.subject for one in run],
+            "time": [one.time_us for one in run],
+            "data": [one.data for one in run],
+        },
+    )
