@@ -1,56 +1,58 @@
 """The bill as Arrow batches: the lines of `ledger.sql.bill`, so that no number is made twice."""
 
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime
-from decimal import Decimal
-from typing import Any
+from datetime import date
+from typing import Any, Final
 
 import pyarrow as pa
 
-from ledger.clock import from_us
+from ledger.amounts import decimal_text, pico_of
+from ledger.clock import to_us
 from ledger.export.columns import KEY_NAME, Column, batch_of
 from ledger.export.sums import BATCH_ROWS
+from ledger.folds.book import Book
 from ledger.sql import tables
+from ledger.sql.adjust import open_month
 from ledger.sql.bill import BillLine, bill
+from ledger.sql.replay import load_book
 from ledger.sql.session import ReadSession
+from ledger.zones import month_of, next_month
 
-GROUPS = ("key", "model", "day")
+GROUPS: Final = ("project", "key", "model", "day")
 """The finest lines a bill has: any other grouping is a sum of these."""
 
+CHARGED: Final = {
+    "requests_charged": "request",
+    "failed_attempts_charged": "failed_attempt",
+    "gpu_us_charged": "gpu_second",
+}
+"""Column name to the charge beside tokens that it counts."""
 
-def bill_lines(read: ReadSession, month: str) -> list[BillLine]:
+
+def bill_lines(read: ReadSession, month: str, book: Book | None = None) -> list[BillLine]:
     """The bill of `month` (2026-11) in its finest lines, in a fixed order."""
-    return bill(read, month, GROUPS)
+    return bill(read, month, GROUPS, book=book)
 
 
-def prices_before(read: ReadSession, before_us: int) -> list[str]:
-    """The ids of all prices that begin before the month's end: those its bill was made with."""
-    prices = tables.prices
-    statement = (
-        prices.select()
-        .with_only_columns(prices.c.price_id)
-        .where(prices.c.effective_us < before_us)
-        .order_by(prices.c.price_id)
-    )
-    return [row.price_id for row in read.rows(statement)]
-
-
-def costs_of(lines: list[BillLine]) -> tuple[dict[str, str], int]:
+def costs_of(lines: Sequence[BillLine]) -> tuple[dict[str, str], int]:
     """The exact sum per currency, and how many lines lack a price."""
-    sums: dict[str, Decimal] = {}
+    sums: dict[str, int] = {}
     for line in lines:
         if line.cost is not None and line.currency is not None:
-            sums[line.currency] = sums.get(line.currency, Decimal(0)) + Decimal(line.cost)
+            sums[line.currency] = sums.get(line.currency, 0) + pico_of(line.cost)
     unpriced = sum(1 for line in lines if line.lacks_price)
-    return {currency: f"{total:f}" for currency, total in sorted(sums.items())}, unpriced
+    return {currency: decimal_text(pico) for currency, pico in sorted(sums.items())}, unpriced
 
 
 def batches_of(lines: Sequence[BillLine], columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
     """`lines` in the `columns` of a file, or with the key's name in those of a view."""
+    elsewhere = (KEY_NAME.name, "day", *CHARGED)
     for start in range(0, len(lines), BATCH_ROWS):
         part = lines[start : start + BATCH_ROWS]
-        names = [column.name for column in columns if column.name not in (KEY_NAME.name, "day")]
+        names = [column.name for column in columns if column.name not in elsewhere]
         values: dict[str, list[Any]] = {n: [getattr(line, n) for line in part] for n in names}
+        for name, charge in CHARGED.items():
+            values[name] = [line.charges.get(charge) for line in part]
         values[KEY_NAME.name] = [line.name for line in part]
         values["day"] = [
             None if line.day is None else date.fromisoformat(line.day) for line in part
@@ -59,16 +61,22 @@ def batches_of(lines: Sequence[BillLine], columns: Sequence[Column]) -> Iterator
 
 
 def billed_months(read: ReadSession) -> list[str]:
-    """Every UTC month from the first to the last with a request that has an end."""
+    """Every month of the books from the first to the last that something was billed in."""
     hour = tables.usage_hourly.c.hour_us
     hours = tables.usage_hourly.select().with_only_columns(hour)
     first = read.value(hours.order_by(hour).limit(1))
     last = read.value(hours.order_by(hour.desc()).limit(1))
     if first is None:
         return []
-    return _months(from_us(first), from_us(last))
-
-
-def _months(first: datetime, last: datetime) -> list[str]:
-    ends = range(first.year * 12 + first.month - 1, last.year * 12 + last.month)
-    return [f"{count // 12:04d}-{count % 12 + 1:02d}" for count in ends]
+    book = load_book(read)
+    zone = book.rules.zone
+    # A correction lands in the month that is open when it is made, also without use in it; what
+    # comes late lands at the latest in the first month that is open.
+    landings = [open_month(book, to_us(one.made_at)) for one in book.corrections]
+    after_closed = [open_month(book, 0)] if book.periods else []
+    month, end = month_of(first, zone), max(month_of(last, zone), *landings, *after_closed)
+    months = [month]
+    while month < end:
+        month = next_month(month)
+        months.append(month)
+    return months

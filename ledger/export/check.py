@@ -1,26 +1,28 @@
-"""An export held against the ledger: are its files whole, and do its sums still stand?
+"""Holds an export against the ledger as it is now: files, sums, prices, and what has come since.
 
-Used by the audit. An export is a picture of one moment, so what came after it is no difference.
+The ledger goes on after an export of an open month. What ended after the export is not a
+difference: it is counted apart, and exporting again takes it in. A closed month stands still.
 """
 
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from ledger.clock import to_us
 from ledger.events import BUCKETS
-from ledger.export.bill import bill_lines, costs_of, prices_before
+from ledger.export.bill import bill_lines, costs_of
+from ledger.export.facts import Month, Span, month_in, prices_before
 from ledger.export.manifest import Manifest, damage
-from ledger.export.sums import Span, Sums, by_request, by_roll_up
-from ledger.sql.bill import month_range
+from ledger.export.sums import Sums, by_request, by_roll_up
 from ledger.sql.session import ReadSession
 
 
 class Checked(msgspec.Struct, frozen=True):
     """What is wrong with an export, in words (empty: nothing).
 
-    How many requests of its month ended, and how many prices of its month were published, after it
-    was made is nothing wrong: exporting again takes them in.
+    How many requests of its month ended or were corrected, and how many prices of its month were
+    published, after it was made is nothing wrong: exporting again takes them in.
     """
 
     differences: list[str]
@@ -30,30 +32,56 @@ class Checked(msgspec.Struct, frozen=True):
 
 def check_export(read: ReadSession, directory: Path, manifest: Manifest) -> Checked:
     """Hold the files in `directory` and the sums of `manifest` against the ledger."""
-    first, after = month_range(manifest.month)
-    span: Span = (to_us(first), to_us(after))
+    month = month_in(read, manifest.month)
     said = Sums(manifest.requests, manifest.tokens, manifest.known)
     differences, newer = damage(directory, manifest), 0
-    if by_roll_up(read, span) != said:
-        position = {source: last["requests"] for source, last in manifest.position.items()}
-        now, newer = by_request(read, span, position)
+    now = by_roll_up(read, month)
+    if manifest.period == "closed":
+        differences += _otherwise(manifest, month)
         differences += _between(manifest.month, said, now)
-    prices, known = set(manifest.prices), set(prices_before(read, span[1]))
+    elif now != said or month.period is not None:
+        position = {source: last["requests"] for source, last in manifest.position.items()}
+        reached, newer = by_request(read, _span(manifest), position)
+        differences += _between(manifest.month, said, reached)
+    prices, known = set(manifest.prices), set(prices_before(month))
     if prices - known:
         differences.append(
             f"the export of {manifest.month} was made with prices that the ledger does not have: "
             f"{', '.join(sorted(prices - known))}"
         )
     repriced = len(known - prices)
-    if not differences and not newer and not repriced:
-        cost, unpriced = costs_of(bill_lines(read, manifest.month))
-        if (manifest.cost, manifest.unpriced) != (cost, unpriced):
-            differences.append(
-                f"the export of {manifest.month} says that it costs {_money(manifest.cost)} with "
-                f"{manifest.unpriced} lines without a price, and the bill says {_money(cost)} with "
-                f"{unpriced}"
-            )
-    return Checked(differences, newer, repriced)
+    settled = manifest.period == "closed" or month.period is None
+    if settled and not differences and not newer and not repriced:
+        lines = bill_lines(read, manifest.month, month.book)
+        newer = sum(1 for line in lines if line.kind != "usage") - manifest.corrections
+        if not newer:
+            differences += _costs(manifest, *costs_of(lines))
+    return Checked(differences, max(newer, 0), repriced)
+
+
+def _span(manifest: Manifest) -> Span:
+    start, end = (to_us(datetime.fromisoformat(at)) for at in (manifest.start, manifest.end))
+    return start, end
+
+
+def _otherwise(manifest: Manifest, month: Month) -> list[str]:
+    """That the month is not closed, or not as the export says."""
+    if month.root == manifest.root:
+        return []
+    return [
+        f"the export of {manifest.month} says that it is closed with the root {manifest.root}, and "
+        f"the ledger says {'that it is open' if month.root is None else month.root}"
+    ]
+
+
+def _costs(manifest: Manifest, cost: dict[str, str], unpriced: int) -> list[str]:
+    if (manifest.cost, manifest.unpriced) == (cost, unpriced):
+        return []
+    return [
+        f"the export of {manifest.month} says that it costs {_money(manifest.cost)} with "
+        f"{manifest.unpriced} lines without a price, and the bill says {_money(cost)} with "
+        f"{unpriced}"
+    ]
 
 
 def _money(cost: dict[str, str]) -> str:

@@ -171,7 +171,8 @@ NAME_COLUMNS = (
 )
 
 BILL_COLUMNS = (
-    Column("day", pa.date32(), "UTC day of acceptance"),
+    Column("day", pa.date32(), "day of acceptance in the zone of the books"),
+    Column("project_id", TEXT, "the project that the key belonged to then; null: none"),
     Column("key_id", TEXT, "API key"),
     Column("model", TEXT, "model"),
     Column("basis", TEXT, "how the counts were obtained"),
@@ -180,6 +181,15 @@ BILL_COLUMNS = (
     Column("cost", MONEY, "exact cost; null if tokens have no price or are not known"),
     Column("currency", TEXT, "currency of the cost"),
     Column("unpriced", LIST, "buckets with tokens and without a price"),
+    Column("price_id", TEXT, "the price that it was rated by"),
+    Column("price_version", COUNT, "number of that price within its model's prices"),
+    Column("band", TEXT, "the band of that price by weekday and hour; null: none"),
+    Column("discount_id", TEXT, "the discount that was taken off; null: none"),
+    Column("requests_charged", COUNT, "requests that a price for each was charged for"),
+    Column("failed_attempts_charged", COUNT, "calls that failed and were charged for"),
+    Column("gpu_us_charged", COUNT, "microseconds with a backend that were charged for"),
+    Column("kind", TEXT, "usage; late or corrected: a line that corrects an earlier one"),
+    Column("corrects", TEXT, "of such a line: the event it corrects, as source:sequence"),
 )
 
 EXPORT_COLUMNS = (

@@ -39,11 +39,20 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What FOCUS cannot hold, because it has no word for a cost that is not known: billed requests
-    whose use lacks a price, and those whose use nobody knows."""
+    """What FOCUS cannot hold, because it has no word for a cost that is not known: tokens without a
+    price, and requests whose use nobody knows."""
 
-    unpriced: int = 0
-    unknown: int = 0
+    unpriced_tokens: int = 0
+    unknown_requests: int = 0
+
+
+class ChainHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The head of one source's chain in one topic at a sequence, as 64 hex digits."""
+
+    source: str
+    topic: str
+    sequence: int
+    head: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,8 +67,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     that correct others. `cost` is the exact sum per currency of all priced lines of the bill,
     `unpriced` counts the lines without a price. `position` is the last event in the files per
     source and topic; `prices` are the ids of the prices that had begun before the month's end. An
-    event or price beyond these is newer than the export. `heads` and `previous_root` are what the
-    proof of an archive starts from.
+    event or price beyond these is newer than the export.
+
+    `heads` are the chains' heads of a closed month, by source and topic, of which `root` is the
+    hash. Of an archive, `before` and `previous_root` are those of the month closed before. `seal`
+    is the hash of all the rest.
     """
 
     format: int
@@ -81,13 +93,25 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prices: list[str]
     position: dict[str, dict[str, int]]
     left_out: LeftOut | None = None
-    heads: dict[str, str] | None = None
+    heads: list[ChainHead] | None = None
+    before: list[ChainHead] | None = None
     previous_root: str | None = None
     files: list[ExportedFile]
+    seal: str = ""
+
+    def sealed(self) -> "Manifest":
+        """This manifest with the seal that belongs to it: the SHA-256 of its own bytes with an
+        empty one."""
+        seal = hashlib.sha256(_text(msgspec.structs.replace(self, seal=""))).hexdigest()
+        return msgspec.structs.replace(self, seal=seal)
 
     def encode(self) -> bytes:
-        """The bytes of `manifest.json`: indented, in a fixed order, with a last line feed."""
-        return msgspec.json.format(msgspec.json.encode(self, order="deterministic")) + b"\n"
+        """The bytes of `manifest.json`, sealed: indented, in a fixed order, with a last line feed."""
+        return _text(self.sealed())
+
+
+def _text(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest, order="deterministic")) + b"\n"
 
 
 class _First(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,44 +1,24 @@
-"""One month of the ledger as Parquet files with a manifest: `tollbook export --month`.
+"""One month of the ledger as files with a manifest: `tollbook export --month`.
 
-The files are made beside their place, read back, held against the ledger's own roll-up, and only
-then put there. Their bytes depend on the month's facts alone: a second run gives the same ones.
+The files are made beside their place, read back, held against the ledger itself, and only then put
+there. Their bytes depend on the month's facts alone: a second run gives the same ones.
 """
 
 import fcntl
-import os
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-import pyarrow as pa
 
-from ledger.clock import to_us
-from ledger.errors import ExportFailed
-from ledger.export.bill import batches_of, bill_lines, costs_of, prices_before
-from ledger.export.columns import BILL_COLUMNS, ENDED_EVENT, Column
-from ledger.export.manifest import (
-    BILL,
-    FORMAT,
-    MANIFEST,
-    REQUESTS,
-    ExportedFile,
-    Manifest,
-    describe,
-)
-from ledger.export.parquet import read_back, write_parquet
-from ledger.export.rows import FILE_COLUMNS, request_batches
-from ledger.export.sums import Span, Sums, by_roll_up
+from ledger.errors import BadQuery, ExportFailed
+from ledger.export.facts import month_in
+from ledger.export.formats import WRITERS, Progress, on_disk, write_format
+from ledger.export.manifest import MANIFEST, PARQUET, Manifest, describe, place_of
 from ledger.identity import mint_id
-from ledger.sql import tables
-from ledger.sql.bill import month_range
-from ledger.sql.session import Ledger, ReadSession
-
-Progress = Callable[[int, int], None]
-"""Told how many of how many rows are written, after each row group."""
+from ledger.sql.session import Ledger
 
 _TEMPORARY = ".writing-"
 """Start of the name of a directory in which files are made; what is left of one is removed."""
@@ -53,101 +33,36 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_month(
-    ledger: Ledger, month: str, out_dir: Path, *, progress: Progress = lambda done, total: None
+    ledger: Ledger,
+    month: str,
+    out_dir: Path,
+    *,
+    kind: str = PARQUET,
+    progress: Progress = lambda done, total: None,
 ) -> Exported:
-    """Export the UTC `month` (2026-11) of `ledger` into `out_dir/<month>/`.
+    """Export the `month` (2026-11) of `ledger` into `out_dir/<kind>/billing_period=<month>/`.
 
-    The files of an earlier run stay until the new ones are whole and checked. Raises `BadQuery` for
-    no month, `ExportFailed` if the files do not come back as they should, or another export is at
-    work in `out_dir`; `OSError` if the disk refuses.
+    The files of an earlier run stay until the new ones are whole and checked; those of other kinds
+    are not touched. Raises `BadQuery` for no month or kind, `ExportFailed` if the files do not come
+    back as they should, or another export is at work in `out_dir`; `OSError` if the disk refuses.
     """
-    first, after = month_range(month)
-    out_dir.mkdir(parents=True, exist_ok=True)
-    with _alone(out_dir):
-        fresh = out_dir / f"{_TEMPORARY}{mint_id()}"
-        fresh.mkdir()
-        try:
-            with ledger.read() as read:
-                manifest = _write(read, month, (to_us(first), to_us(after)), fresh, progress)
-            change = _put(fresh, out_dir / month, manifest)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-    return Exported(directory=out_dir / month, manifest=manifest, change=change)
-
-
-def _write(read: ReadSession, month: str, span: Span, fresh: Path, progress: Progress) -> Manifest:
-    """Write and check every file of the month; the manifest comes last."""
-    rolled = by_roll_up(read, span)
-    ends = _Ends()
-    batches = ends.watch(request_batches(read, span))
-    for done in write_parquet(fresh / REQUESTS, FILE_COLUMNS, batches):
-        progress(done, rolled.requests)
-    lines = bill_lines(read, month)
-    for _ in write_parquet(fresh / BILL, BILL_COLUMNS, batches_of(lines, BILL_COLUMNS)):
-        pass
-    files = [
-        _checked(fresh / REQUESTS, FILE_COLUMNS, "count(*)", rolled),
-        _checked(fresh / BILL, BILL_COLUMNS, "sum(requests)", rolled),
-    ]
-    cost, unpriced = costs_of(lines)
-    manifest = Manifest(
-        format=FORMAT,
-        month=month,
-        requests=rolled.requests,
-        open=_open(read, span),
-        tokens=rolled.tokens,
-        known=rolled.known,
-        cost=cost,
-        unpriced=unpriced,
-        prices=prices_before(read, span[1]),
-        position={source: {"requests": last} for source, last in ends.last.items()},
-        files=files,
-    )
-    (fresh / MANIFEST).write_bytes(manifest.encode())
-    return manifest
-
-
-class _Ends:
-    """Sees the batches go by, and keeps the last event of each source that ended a request."""
-
-    def __init__(self) -> None:
-        self.last: Counter[str] = Counter()
-
-    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for name in batch.column(ENDED_EVENT.name).to_pylist():
-                if name is not None:
-                    source, _, sequence = name.rpartition(":")
-                    self.last[source] = max(self.last[source], int(sequence))
-            yield batch
-
-
-def _checked(path: Path, columns: tuple[Column, ...], count: str, rolled: Sums) -> ExportedFile:
-    """The entry of a file that came back with the sums of the roll-up. Raises `ExportFailed`."""
-    found, rows = read_back(path, columns, count)
-    for what, here, there in (
-        ("requests", found.requests, rolled.requests),
-        ("tokens", found.tokens, rolled.tokens),
-    ):
-        if here != there:
-            raise ExportFailed(
-                f"{path.name} would hold {what} {here}, and the ledger's roll-up says {there}; "
-                "nothing was exported: run `tollbook audit`, which names the difference, and "
-                "`tollbook rebuild`, which makes the roll-up anew from the events"
-            )
-    _on_disk(path)
-    return describe(path, rows)
-
-
-def _open(read: ReadSession, span: Span) -> int:
-    requests = tables.requests
-    statement = (
-        requests.select()
-        .with_only_columns(requests.c.request_id)
-        .where(requests.c.accepted_us >= span[0], requests.c.accepted_us < span[1])
-        .where(requests.c.state == "open")
-    )
-    return sum(len(part) for part in read.stream(statement))
+    if kind not in WRITERS:
+        raise BadQuery(f"there is no format {kind!r}; it is one of {', '.join(WRITERS)}")
+    with ledger.read() as read:
+        found = month_in(read, month)
+        out_dir.mkdir(parents=True, exist_ok=True)
+        place = place_of(out_dir, kind, month)
+        with _alone(out_dir):
+            fresh = out_dir / f"{_TEMPORARY}{mint_id()}"
+            fresh.mkdir()
+            try:
+                manifest = write_format(read, found, kind, fresh, progress)
+                (fresh / MANIFEST).write_bytes(manifest.encode())
+                on_disk(fresh / MANIFEST)
+                change = _put(out_dir, fresh, place, manifest)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+    return Exported(directory=place, manifest=manifest, change=change)
 
 
 @contextmanager
@@ -165,11 +80,15 @@ def _alone(out_dir: Path) -> Iterator[None]:
         yield
 
 
-def _put(fresh: Path, place: Path, manifest: Manifest) -> Literal["new", "same", "replaced"]:
+def _put(
+    out_dir: Path, fresh: Path, place: Path, manifest: Manifest
+) -> Literal["new", "same", "replaced"]:
     """Move the whole directory `fresh` to its place."""
     if not place.exists():
+        place.parent.mkdir(exist_ok=True)
+        on_disk(out_dir)
         fresh.rename(place)
-        _on_disk(place.parent)
+        on_disk(place.parent)
         return "new"
     if _same(place, manifest):
         return "same"
@@ -179,10 +98,10 @@ def _put(fresh: Path, place: Path, manifest: Manifest) -> Literal["new", "same",
         )
     # A directory cannot be replaced in one step. A crash between these two leaves no export of the
     # month, which the next run makes again; it never leaves a mixture.
-    old = place.parent / f"{_TEMPORARY}{mint_id()}"
+    old = out_dir / f"{_TEMPORARY}{mint_id()}"
     place.rename(old)
     fresh.rename(place)
-    _on_disk(place.parent)
+    on_disk(place.parent)
     shutil.rmtree(old)
     return "replaced"
 
@@ -195,12 +114,3 @@ def _same(place: Path, manifest: Manifest) -> bool:
         )
     except OSError:
         return False  # a file is missing or unreadable: replace them all
-
-
-def _on_disk(path: Path) -> None:
-    """Wait until `path` survives a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

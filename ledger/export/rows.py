@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from ledger.export.columns import ENDED_EVENT, REQUEST_COLUMNS, Column, Values, batch_of
-from ledger.export.sums import BATCH_ROWS, Span, ended_requests
+from ledger.export.facts import Month
+from ledger.export.sums import BATCH_ROWS, ended_requests
 from ledger.sql.session import ReadSession
 
 FILE_COLUMNS = (*REQUEST_COLUMNS, ENDED_EVENT)
@@ -36,10 +37,11 @@ def table_batches(
         yield batch_of(columns, {**values, **more})
 
 
-def request_batches(read: ReadSession, span: Span) -> Iterator[pa.RecordBatch]:
-    """The requests of the span that have an end, by acceptance. Their columns: `FILE_COLUMNS`."""
+def request_batches(read: ReadSession, month: Month) -> Iterator[pa.RecordBatch]:
+    """The requests of the month that have an end, by acceptance; of a closed month as they were
+    when it was closed. Their columns: `FILE_COLUMNS`."""
     sources = [column.source for column in REQUEST_COLUMNS if column.source is not None]
-    for found, ends in ended_requests(read, span, sources):
+    for found, ends in ended_requests(read, month.span, sources, month.closed):
         names = [None if end is None else f"{end[0]}:{end[1]}" for end in ends]
         yield batch_of(FILE_COLUMNS, {**_renamed(REQUEST_COLUMNS, found), ENDED_EVENT.name: names})
 

@@ -9,7 +9,14 @@ from typing import Any
 import msgspec
 
 from ledger.events import BUCKETS
+from ledger.export.facts import Month, Span
+from ledger.folds.late import holds, steps
+from ledger.folds.money import Period
+from ledger.folds.usage import ZERO
 from ledger.sql import tables
+from ledger.sql.late import told_of
+from ledger.sql.rated import month_lines
+from ledger.sql.rows import request_params
 from ledger.sql.session import ReadSession
 
 BATCH_ROWS = 5000
@@ -18,11 +25,11 @@ BATCH_ROWS = 5000
 ENDED = ("finished", "abandoned")
 """States of a request with an end; also the last part of the id of the event that ended it."""
 
-Span = tuple[int, int]
-"""First and first-after instant in microseconds since 1970."""
-
 EventName = tuple[str, int]
 """Source and sequence of an event."""
+
+Columns = Mapping[str, Sequence[Any]]
+"""Column name to one value a row."""
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -33,23 +40,16 @@ class Sums(msgspec.Struct, frozen=True):
     known: dict[str, int]
 
 
-def by_roll_up(read: ReadSession, span: Span) -> Sums:
-    """The sums of a span of whole hours by the hourly roll-up."""
-    hourly = tables.usage_hourly
-    names = ["requests", *BUCKETS, *(f"{name}_known" for name in BUCKETS)]
-    totals = dict.fromkeys(names, 0)
-    statement = (
-        hourly.select()
-        .with_only_columns(*(hourly.c[name] for name in names))
-        .where(hourly.c.hour_us >= span[0], hourly.c.hour_us < span[1])
-    )
-    for part in read.stream(statement, size=BATCH_ROWS):
-        for name, cells in zip(names, zip(*part, strict=True), strict=True):
-            totals[name] += sum(cells)
+def by_roll_up(read: ReadSession, month: Month) -> Sums:
+    """The sums of a month by the parts of its bill, but for what corrects other lines."""
+    totals = ZERO
+    for line in month_lines(read, month.book, month.month, step="span"):
+        if line.kind == "usage":
+            totals = totals.plus(line.totals)
     return Sums(
-        requests=totals["requests"],
-        tokens={name: totals[name] for name in BUCKETS},
-        known={name: totals[f"{name}_known"] for name in BUCKETS},
+        requests=totals.requests,
+        tokens=dict(zip(BUCKETS, totals.tokens, strict=True)),
+        known=dict(zip(BUCKETS, totals.known, strict=True)),
     )
 
 
@@ -70,11 +70,12 @@ def by_request(read: ReadSession, span: Span, position: Mapping[str, int]) -> tu
 
 
 def ended_requests(
-    read: ReadSession, span: Span, names: Sequence[str]
-) -> Iterator[tuple[Mapping[str, Sequence[Any]], list[EventName | None]]]:
+    read: ReadSession, span: Span, names: Sequence[str], closed: Sequence[Period] = ()
+) -> Iterator[tuple[Columns, list[EventName | None]]]:
     """The columns `names` (two of them `request_id` and `state`) of the requests of the span that
     have an end, by acceptance, in runs; beside each run the names of the events that ended them,
-    null where the ledger does not hold that event."""
+    null where the ledger does not hold that event. `closed` are the closed months up to this one,
+    if it is closed: then every request stands as it was at the cut."""
     again = _repeated(read)
     requests = tables.requests
     statement = (
@@ -87,7 +88,40 @@ def ended_requests(
     for part in read.stream(statement, size=BATCH_ROWS):
         columns = dict(zip(names, zip(*part, strict=True), strict=True))
         pairs = zip(columns["request_id"], columns["state"], strict=True)
-        yield columns, _ends(read, [f"{request}/{state}" for request, state in pairs], again)
+        ends = _ends(read, [f"{request}/{state}" for request, state in pairs], again)
+        yield _then(read, columns, ends, closed) if closed else (columns, ends)
+
+
+def _then(
+    read: ReadSession,
+    columns: Columns,
+    ends: list[EventName | None],
+    closed: Sequence[Period],
+) -> tuple[Columns, list[EventName | None]]:
+    """`columns` and `ends` as they were at the cut of the last of `closed`: what ended outside it
+    had no end then, or another."""
+    outside = [
+        request
+        for request, end in zip(columns["request_id"], ends, strict=True)
+        if end is not None and not holds(closed, [(end[0], "requests", end[1])])
+    ]
+    if not outside:
+        return columns, ends
+    told = told_of(read, outside)
+    found: dict[str, list[Any]] = {name: [] for name in columns}
+    ended: list[EventName | None] = []
+    for row, end in zip(zip(*columns.values(), strict=True), ends, strict=True):
+        cells = dict(zip(columns, row, strict=True))
+        if cells["request_id"] in told:
+            stood = steps(closed, len(closed) - 1, told[cells["request_id"]])[0]
+            if stood.row is None or not stood.row.billed:
+                continue
+            cells = request_params(stood.row)
+            end = None if stood.end is None else (stood.end[0], stood.end[2])
+        ended.append(end)
+        for name in found:
+            found[name].append(cells[name])
+    return found, ended
 
 
 def _ends(

@@ -18,7 +18,14 @@ from ledger.events import BUCKETS
 from ledger.export import parquet, sums
 from ledger.export.check import check_export
 from ledger.export.columns import COUNT, Column, assert_exact, batch_of, schema_of
-from ledger.export.manifest import Manifest, damage, exports, read_manifest
+from ledger.export.manifest import (
+    PARQUET,
+    Manifest,
+    damage,
+    exports,
+    place_of,
+    read_manifest,
+)
 from ledger.export.month import Exported, export_month
 from ledger.export.parquet import read_back, write_parquet
 from ledger.sql import tables
@@ -53,7 +60,7 @@ def export(books: Books, month: str = MONTH) -> Exported:
 def test_files_and_manifest_hold_what_the_ledger_holds(books: Books) -> None:
     books.add(key_issued("key-1"), price("p-1", PRICES), *life("r-1"), *life("r-2", after(60)))
     done = export(books)
-    assert (done.change, done.directory) == ("new", books.exports / MONTH)
+    assert (done.change, done.directory) == ("new", place_of(books.exports, PARQUET, MONTH))
     first, second = rows(done.directory / "requests.parquet")
     assert (first["request_id"], second["request_id"]) == ("r-1", "r-2")
     assert first["accepted_at"] == START
@@ -192,9 +199,10 @@ def test_an_empty_month_is_exported_empty(books: Books) -> None:
 def test_what_has_no_price_has_no_cost(books: Books) -> None:
     books.add(price("p-1", {"uncached_in": "1"}), *life("r-1"))
     done = export(books)
-    (line,) = rows(done.directory / "bill.parquet")
-    assert (line["cost"], line["unpriced"]) == (None, ["other_out"])
-    assert (done.manifest.cost, done.manifest.unpriced) == ({}, 1)
+    bare, priced = rows(done.directory / "bill.parquet")
+    assert (priced["cost"], priced["unpriced"]) == (Decimal("0.000012"), [])
+    assert (bare["cost"], bare["unpriced"], bare["other_out"]) == (None, ["other_out"], 4)
+    assert (done.manifest.cost, done.manifest.unpriced) == ({"USD": "0.000012"}, 1)
 
 
 def test_names_are_in_no_file(books: Books) -> None:
@@ -221,11 +229,14 @@ def test_what_came_later_replaces_the_export_whole(books: Books) -> None:
     old = export(books).manifest
     books.add(*life("r-2"))
     with books.ledger.read() as read:
-        checked = check_export(read, books.exports / MONTH, old)
+        checked = check_export(read, place_of(books.exports, PARQUET, MONTH), old)
     assert (checked.differences, checked.newer) == ([], 1)
     done = export(books)
     assert (done.change, done.manifest.requests) == ("replaced", 2)
-    assert sorted(path.name for path in books.exports.iterdir()) == [".lock", MONTH]
+    assert sorted(path.name for path in books.exports.iterdir()) == [".lock", "parquet"]
+    assert [path.name for path in (books.exports / "parquet").iterdir()] == [
+        f"billing_period={MONTH}"
+    ]
 
 
 def test_a_changed_file_is_named(books: Books) -> None:
@@ -288,7 +299,7 @@ def test_what_a_killed_export_left_is_cleared_away(books: Books) -> None:
 
 
 def test_a_strangers_directory_is_left_alone(books: Books) -> None:
-    place = books.exports / MONTH
+    place = place_of(books.exports, PARQUET, MONTH)
     place.mkdir(parents=True)
     (place / "thesis.txt").write_text("mine")
     with pytest.raises(ExportFailed, match="no export"):
@@ -321,7 +332,7 @@ def test_a_broken_manifest_is_named(tmp_path: Path, text: str | None, words: str
 def test_a_newer_manifest_asks_for_an_upgrade(books: Books) -> None:
     done = export(books)
     path = done.directory / "manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    path.write_bytes(path.read_bytes().replace(b'"format": 2', b'"format": 3'))
     with pytest.raises(ExportFailed, match="upgrade"):
         list(exports(books.exports))
 

@@ -113,6 +113,7 @@ OURS: Final = (
     Column("x_PriceId", TEXT, "the price it was rated by"),
     Column("x_PriceVersion", COUNT, "number of that price within its model's prices"),
     Column("x_PriceBand", TEXT, "the band of that price by weekday and hour; null: none"),
+    Column("x_DiscountId", TEXT, "the discount that was taken off; null: none"),
     Column("x_CorrectsEvent", TEXT, "of a correction: the event it corrects, source:sequence"),
     Column("x_LedgerRoot", TEXT, "the closed month's root hash; null while it is open"),
 )

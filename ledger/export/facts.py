@@ -1,0 +1,75 @@
+"""What every export of a month begins with: which instants it is, and whether it is closed.
+
+Needs neither DuckDB nor pyarrow, so that the audit can use it everywhere.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from ledger.clock import from_us, to_us
+from ledger.folds.book import Book
+from ledger.folds.money import Period
+from ledger.folds.prices import Price
+from ledger.sql.adjust import period_of
+from ledger.sql.replay import load_book
+from ledger.sql.session import ReadSession
+from ledger.zones import month_span
+
+Span = tuple[int, int]
+"""First and first-after instant in microseconds since 1970."""
+
+
+class Month(msgspec.Struct, frozen=True, kw_only=True):
+    """A month of the books in the zone they are kept in. `period` null: it is open."""
+
+    month: str
+    zone: str
+    span: Span
+    book: Book
+    period: Period | None
+
+    @property
+    def root(self) -> str | None:
+        """The root of the closed month's chains."""
+        return None if self.period is None else self.period.root
+
+    @property
+    def prices(self) -> tuple[Price, ...]:
+        """The prices that it is rated by, in the registry's order."""
+        return self.book.prices if self.period is None else self.book.prices[: self.period.prices]
+
+    @property
+    def closed(self) -> Sequence[Period]:
+        """The closed months up to and with this one; none if it is open."""
+        return () if self.period is None else self.book.periods[: self.period.number]
+
+    @property
+    def start(self) -> str:
+        return _instant(from_us(self.span[0]))
+
+    @property
+    def end(self) -> str:
+        return _instant(from_us(self.span[1]))
+
+
+def month_in(read: ReadSession, month: str) -> Month:
+    """The `month`, `2026-11`, as the ledger has it. Raises `BadQuery` for no month."""
+    book = load_book(read)
+    period = period_of(book, month)
+    if period is None:
+        zone, span = book.rules.zone, month_span(month, book.rules.zone)
+    else:
+        zone, span = period.zone, (to_us(period.start), to_us(period.end))
+    return Month(month=month, zone=zone, span=span, book=book, period=period)
+
+
+def prices_before(month: Month) -> list[str]:
+    """The ids of all prices that begin before the month's end: those its bill was made with."""
+    end = from_us(month.span[1])
+    return sorted(price.price_id for price in month.prices if price.effective_from < end)
+
+
+def _instant(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

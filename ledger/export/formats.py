@@ -1,0 +1,307 @@
+"""The kinds of files that a month can be exported as, and what each writes into its directory.
+
+A writer gets one snapshot of the ledger and an empty directory; what it wrote is read back by
+another library and held against the ledger before anybody sees it.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledger.amounts import decimal_text, pico_of
+from ledger.errors import BadQuery, ExportFailed
+from ledger.events import BUCKETS
+from ledger.export.bill import batches_of, bill_lines, costs_of
+from ledger.export.columns import BILL_COLUMNS, ENDED_EVENT, Column
+from ledger.export.csv import write_csv
+from ledger.export.facts import Month, prices_before
+from ledger.export.focus.columns import VERSIONS, file_columns
+from ledger.export.focus.lines import holdable, left_out
+from ledger.export.focus.metadata import METADATA, metadata
+from ledger.export.focus.rows import Setting, focus_batches
+from ledger.export.focus.rules import check_focus
+from ledger.export.manifest import (
+    BILL,
+    FOCUS,
+    FORMAT,
+    PARQUET,
+    REQUESTS,
+    ExportedFile,
+    LeftOut,
+    Manifest,
+    describe,
+)
+from ledger.export.parquet import read_back, write_parquet
+from ledger.export.rows import FILE_COLUMNS, request_batches
+from ledger.export.sums import BATCH_ROWS, Sums, by_roll_up
+from ledger.sql import tables
+from ledger.sql.bill import BillLine
+from ledger.sql.session import ReadSession
+
+CSV: Final = "csv"
+PREFIX: Final = "focus-"
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many rows are written, after each run of them."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the ledger says of a month, once for every kind of files."""
+
+    rolled: Sums
+    lines: list[BillLine]
+    cost: dict[str, str]
+    unpriced: int
+
+
+class Written(msgspec.Struct, kw_only=True):
+    """What a writer adds to the manifest."""
+
+    files: list[ExportedFile]
+    position: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    left_out: LeftOut | None = None
+
+
+Writer = Callable[[ReadSession, Month, Told, Path, Progress], Written]
+
+
+def write_format(
+    read: ReadSession, month: Month, kind: str, directory: Path, progress: Progress
+) -> Manifest:
+    """Write and check every file of `month` as `kind`; gives the manifest, which is not written.
+
+    Raises `BadQuery` for no kind, `ExportFailed` if the files do not come back as they should.
+    """
+    writer = WRITERS.get(kind)
+    if writer is None:
+        raise BadQuery(f"there is no format {kind!r}; it is one of {', '.join(WRITERS)}")
+    lines = bill_lines(read, month.month, month.book)
+    cost, unpriced = costs_of(lines)
+    told = Told(by_roll_up(read, month), lines, cost, unpriced)
+    written = writer(read, month, told, directory, progress)
+    period = month.period
+    return Manifest(
+        format=FORMAT,
+        kind=kind,
+        month=month.month,
+        zone=month.zone,
+        start=month.start,
+        end=month.end,
+        period="open" if period is None else "closed",
+        root=month.root,
+        cut=None if period is None else {name: dict(cut) for name, cut in period.cut.items()},
+        requests=told.rolled.requests,
+        open=_open(read, month) if period is None else period.open,
+        tokens=told.rolled.tokens,
+        known=told.rolled.known,
+        corrections=sum(1 for line in lines if line.kind != "usage"),
+        cost=cost,
+        unpriced=unpriced,
+        prices=prices_before(month),
+        position=written.position,
+        left_out=written.left_out,
+        files=written.files,
+    ).sealed()
+
+
+def _open(read: ReadSession, month: Month) -> int:
+    requests = tables.requests
+    statement = (
+        requests.select()
+        .with_only_columns(requests.c.request_id)
+        .where(requests.c.accepted_us >= month.span[0], requests.c.accepted_us < month.span[1])
+        .where(requests.c.state == "open")
+    )
+    return sum(len(part) for part in read.stream(statement))
+
+
+class _Ends:
+    """Sees the batches go by, and keeps the last event of each source that ended a request."""
+
+    def __init__(self) -> None:
+        self.last: Counter[str] = Counter()
+
+    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for name in batch.column(ENDED_EVENT.name).to_pylist():
+                if name is not None:
+                    source, _, sequence = name.rpartition(":")
+                    self.last[source] = max(self.last[source], int(sequence))
+            yield batch
+
+    @property
+    def position(self) -> dict[str, dict[str, int]]:
+        return {source: {"requests": last} for source, last in self.last.items()}
+
+
+def _write_tables(
+    read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
+) -> Written:
+    """Every request and the finest lines of the bill, as Parquet."""
+    ends = _Ends()
+    batches = ends.watch(request_batches(read, month))
+    for done in write_parquet(directory / REQUESTS, FILE_COLUMNS, batches):
+        progress(done, told.rolled.requests)
+    for _ in write_parquet(directory / BILL, BILL_COLUMNS, batches_of(told.lines, BILL_COLUMNS)):
+        pass
+    return Written(
+        files=[
+            _checked(directory / REQUESTS, FILE_COLUMNS, "count(*)", told.rolled),
+            _checked(directory / BILL, BILL_COLUMNS, "sum(requests)", _of_lines(told.lines)),
+        ],
+        position=ends.position,
+    )
+
+
+def _write_csv(
+    read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
+) -> Written:
+    """The same two tables as CSV."""
+    ends = _Ends()
+    batches = ends.watch(request_batches(read, month))
+    requests, bill = directory / "requests.csv", directory / "bill.csv"
+    for done in write_csv(requests, FILE_COLUMNS, batches):
+        progress(done, told.rolled.requests)
+    for _ in write_csv(bill, BILL_COLUMNS, batches_of(told.lines, BILL_COLUMNS)):
+        pass
+    return Written(
+        files=[
+            _checked(requests, FILE_COLUMNS, "count(*)", told.rolled),
+            _checked(bill, BILL_COLUMNS, "sum(requests)", _of_lines(told.lines)),
+        ],
+        position=ends.position,
+    )
+
+
+def _of_lines(lines: Sequence[BillLine]) -> Sums:
+    """What the file of the bill has to add up to. A bucket that nobody knew is null in it."""
+    buckets = _told_buckets(lines)
+    return Sums(
+        requests=sum(line.requests for line in lines),
+        tokens={name: sum(cells) for name, cells in buckets.items()},
+        known={name: len(cells) for name, cells in buckets.items()},
+    )
+
+
+def _told_buckets(lines: Sequence[BillLine]) -> dict[str, list[int]]:
+    """The counts of each bucket over the lines that know it."""
+    return {
+        name: [count for line in lines if (count := getattr(line, name)) is not None]
+        for name in BUCKETS
+    }
+
+
+def _checked(path: Path, columns: tuple[Column, ...], count: str, wanted: Sums) -> ExportedFile:
+    """The entry of a file that came back with the sums `wanted`. Raises `ExportFailed`."""
+    found, rows = read_back(path, columns, count)
+    for what, here, there in (
+        ("requests", found.requests, wanted.requests),
+        ("tokens", found.tokens, wanted.tokens),
+    ):
+        if here != there:
+            raise ExportFailed(
+                f"{path.name} would hold {what} {here}, and the ledger's roll-up says {there}; "
+                "nothing was exported: run `tollbook audit`, which names the difference, and "
+                "`tollbook rebuild`, which makes the roll-up anew from the events"
+            )
+    on_disk(path)
+    return describe(path, rows)
+
+
+def _focus_writer(version: str) -> Writer:
+    def write(
+        read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
+    ) -> Written:
+        return _write_focus(read, month, told, directory, progress, version)
+
+    return write
+
+
+def _write_focus(
+    read: ReadSession,
+    month: Month,
+    told: Told,
+    directory: Path,
+    progress: Progress,
+    version: str,
+) -> Written:
+    """The charges of the month as FOCUS: the same rows as Parquet and as CSV, and the metadata."""
+    setting = Setting(month.span, month.book, month.root)
+    columns = file_columns(version)
+    last = _Last()
+    batches = last.watch(focus_batches(holdable(read, month.book, month.month), setting, version))
+    path = directory / FOCUS
+    rows = 0
+    for rows in write_parquet(path, columns, batches):
+        progress(rows, max(rows, len(told.lines)))
+    text = path.with_suffix(".csv")
+    for _ in write_csv(text, columns, pq.ParquetFile(path).iter_batches(BATCH_ROWS), seconds=True):
+        pass
+    (directory / METADATA).write_bytes(metadata(month, version, last.end_us))
+    for file in (path, text):
+        _conforms(file, version, told.cost)
+        on_disk(file)
+    on_disk(directory / METADATA)
+    files = [describe(path, rows), describe(text, rows), describe(directory / METADATA, 0)]
+    return Written(files=files, left_out=left_out(read, month.book, month.month))
+
+
+class _Last:
+    """Sees the batches go by, and keeps when the last of their charges ends."""
+
+    def __init__(self) -> None:
+        self.end_us: int | None = None
+
+    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            ends = batch.column("ChargePeriodEnd").cast(pa.int64()).to_pylist()
+            self.end_us = max(*ends, self.end_us or 0)
+            yield batch
+
+
+def _conforms(path: Path, version: str, cost: dict[str, str]) -> None:
+    """Raise `ExportFailed` unless the file keeps every rule, and costs what the bill costs."""
+    broken = check_focus(path, version)
+    if broken:
+        raise ExportFailed(
+            f"{path.name} would not be FOCUS {version}, and nothing was exported: "
+            + "; ".join(broken)
+        )
+    file = "read_parquet(?)" if path.suffix == ".parquet" else "read_csv(?, all_varchar = true)"
+    with duckdb.connect(":memory:") as connection:
+        found = connection.execute(
+            "SELECT BillingCurrency, sum(BilledCost::DECIMAL(38,12)) AS cost "
+            f"FROM {file} GROUP BY ALL HAVING cost <> 0 ORDER BY 1",
+            [str(path)],
+        ).fetchall()
+    here = {currency: decimal_text(pico_of(f"{total:f}")) for currency, total in found}
+    there = {currency: total for currency, total in cost.items() if total != "0"}
+    if here != there:
+        raise ExportFailed(
+            f"{path.name} would cost {here}, and the bill says {there}; nothing was exported: run "
+            "`tollbook audit`, which names the difference"
+        )
+
+
+def on_disk(path: Path) -> None:
+    """Wait until `path` survives a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+WRITERS: Final[dict[str, Writer]] = {
+    PARQUET: _write_tables,
+    CSV: _write_csv,
+    **{f"{PREFIX}{version}": _focus_writer(version) for version in VERSIONS},
+}
+"""Every kind of files by its name, in the order in which they are listed for a person."""
