@@ -151,10 +151,11 @@ class PeriodClosed(Payload, frozen=True, kw_only=True):
     """A month is closed: an event counts in it exactly if it is within `cut`.
 
     `month` is `2026-11` in `zone`, from `start` up to, not including, `end`. `cut` maps a source to
-    its last sequence of each topic. `prices` counts the prices of the registry that hold for it.
-    `totals` maps a currency to an exact decimal, `tokens` a bucket to a count; `requests` were
-    billed, `unpriced` of them have no price, and `open` had no end yet. `lines` is the hash of
-    its bill, `root` that of the chains' heads at the cut. `base` counts the months closed before.
+    its last sequence of each topic. `prices` counts the prices of the registry that hold for it,
+    `corrections` those of requests that were made before it. `totals` maps a currency to an exact
+    decimal, `tokens` a bucket to a count; `requests` were billed, `unpriced` of them have no price,
+    and `open` had no end yet. `lines` is the hash of its bill, `root` that of the chains' heads at
+    the cut. `base` counts the months closed before.
     """
 
     TYPE: ClassVar[str] = "tollbook.period.closed.v1"
@@ -167,6 +168,7 @@ class PeriodClosed(Payload, frozen=True, kw_only=True):
     base: Count
     version: Number
     prices: Count
+    corrections: Count = 0
     cut: dict[str, dict[str, Count]]
     requests: Count
     open: Count

@@ -256,6 +256,8 @@ class MoneyFold:
             return stale
         if said.prices != prices:
             return "a price was published since these totals were made; close the month again"
+        if said.corrections != len(self.corrections):
+            return "a request was corrected since these totals were made; close the month again"
         if said.zone != self.rules.zone:
             return f"the books are kept in the zone {self.rules.zone}, not in {said.zone}"
         if self.periods and said.start != self.periods[-1].end:

@@ -37,12 +37,14 @@ class Aside(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct):
-    """What became of the events of a batch."""
+    """What became of the events of a batch. `renamed` are facts that came under another name than
+    they are stored under."""
 
     new: list[Fact] = []
     duplicates: int = 0
     conflicts: int = 0
     reaches: dict[tuple[str, str], Reach] = {}
+    renamed: list[Event] = []
 
     def reach(self, name: Name, *, fresh: bool) -> None:
         """Note that `name` was seen; `fresh` if its sequence was not known before."""
@@ -141,6 +143,7 @@ class _Careful:
         if self._renamed:
             rows = [dict(zip(_NAME, name_of(e), strict=True), id=e.id) for e in self._renamed]
             self._tx.execute(insert(tables.duplicates), rows)
+        self._taken.renamed = self._renamed
         self._store()
         return self._taken
 

@@ -15,6 +15,7 @@ from ledger.folds.book import Book
 from ledger.folds.requests import RequestRow
 from ledger.sql import tables
 from ledger.sql.hashes import projection_hash
+from ledger.sql.late import ended_late, store_late
 from ledger.sql.projections import (
     MAIN,
     Projection,
@@ -26,7 +27,13 @@ from ledger.sql.projections import (
     project_sources,
     request_rows,
 )
-from ledger.sql.replay import count_events, counted_reaches, registry_facts, stored_facts
+from ledger.sql.replay import (
+    count_events,
+    counted_reaches,
+    load_book,
+    registry_facts,
+    stored_facts,
+)
 from ledger.sql.rows import request_of, request_params
 from ledger.sql.session import Ledger, WriteSession
 from ledger.sql.upsert import upsert
@@ -79,11 +86,14 @@ def _shadows(tx: WriteSession) -> Projection:
 
 def _replay(tx: WriteSession, to: Projection, progress: Progress) -> int:
     total, done = count_events(tx), 0
+    periods = load_book(tx).periods
+    late: set[str] = set()
     for facts in stored_facts(tx):
         project_requests(tx, to, facts)
         project_attempts(tx, to, facts)
         project_counters(tx, to, facts)
         project_sources(tx, to, facts)
+        late |= ended_late(periods, facts)
         done += len(facts)
         progress(done, total)
     book = Book()
@@ -92,6 +102,7 @@ def _replay(tx: WriteSession, to: Projection, progress: Progress) -> int:
         done += len(facts)
         progress(done, total)
     project_reach(tx, to, counted_reaches(tx))
+    store_late(tx, to, periods, late)
     return done
 
 

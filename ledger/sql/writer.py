@@ -18,6 +18,7 @@ from ledger.folds.book import Book
 from ledger.folds.fitness import NUL, nameless, too_long, unfit
 from ledger.sql import tables
 from ledger.sql.intake import REGISTRY, Aside, Taken, last_place, name_of, take
+from ledger.sql.late import project_late
 from ledger.sql.projections import (
     MAIN,
     Fact,
@@ -122,21 +123,21 @@ class LedgerWriter:
             project_counters(tx, MAIN, taken.new)
             project_sources(tx, MAIN, taken.new)
             project_reach(tx, MAIN, taken.reaches)
-            book, place = self._project_registry(tx, taken)
+            before, book, place = self._project_registry(tx, taken)
+            project_late(tx, MAIN, before.periods, book.periods, taken.new, taken.renamed)
         # Only what is committed may be remembered.
         self._book, self._place = book, place
         return Written(len(taken.new), taken.duplicates, taken.conflicts + poisoned)
 
-    def _project_registry(self, tx: WriteSession, taken: Taken) -> tuple[Book, int]:
+    def _project_registry(self, tx: WriteSession, taken: Taken) -> tuple[Book, Book, int]:
+        """The book before this batch and after it, and the place that it stands at then."""
         facts = [fact for fact in taken.new if fact.event.topic == REGISTRY]
-        if not facts:
-            return self._book, self._place
         place = last_place(tx)
-        book = self._book
+        before = self._book
         if self._place != place - len(facts):
             # This writer is new, or another one took registry events meanwhile.
-            book = load_book(tx, before=place - len(facts) + 1)
-        return project_book(tx, MAIN, book, facts), place
+            before = load_book(tx, before=place - len(facts) + 1)
+        return before, project_book(tx, MAIN, before, facts) if facts else before, place
 
 
 def said_by(events: Iterable[Event]) -> list[Said]:

@@ -289,6 +289,7 @@ _PAYLOADS: tuple[Payload, ...] = (
         base=0,
         version=1,
         prices=3,
+        corrections=2,
         cut={SOURCE: LAST},
         requests=120,
         open=1,

@@ -52,6 +52,8 @@ def registry() -> list[Event]:
         say.key_revoked("key-1"),
         say.price("p2", {"uncached_in": "0", "cached_in": "100"}, base=1, start=say.after(4000)),
         say.price("stale", {"uncached_in": "7"}, base=1, start=say.after(5000)),
+        # What the gateway and the runner told behind this came late.
+        say.period_closed({SOURCE: {"requests": 60}, RUNNER: {"requests": 5}}, prices=2),
     ]
     return [scribed([draft], f"/cli/{n}")[0] for n, draft in enumerate(drafts)]
 

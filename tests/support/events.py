@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ledger.clock import from_us
 from ledger.events import (
     BackendChanged,
     BackendCounted,
@@ -17,6 +18,7 @@ from ledger.events import (
     Event,
     KeyIssued,
     KeyRevoked,
+    PeriodClosed,
     PricePublished,
     RequestAbandoned,
     RequestAccepted,
@@ -27,8 +29,10 @@ from ledger.events import (
     SourceMark,
     TokensDelivered,
     Usage,
+    UsageCorrected,
 )
 from ledger.events.requests import Outcome
+from ledger.zones import month_span
 from streams.codec import decode, encode
 
 SOURCE = "/gateway/test/0193a0000000700080000000000000a1"
@@ -262,6 +266,60 @@ def price(
         per_million=per_million,
     )
     return Draft(price_id, model, start, payload)
+
+
+def period_closed(
+    cut: dict[str, dict[str, int]],
+    month: str = "2026-11",
+    base: int = 0,
+    zone: str = "UTC",
+    at: datetime | None = None,
+    **more: Any,
+) -> Draft:
+    """A month closed a minute after its end, with totals that nobody counted."""
+    first, last = (from_us(us) for us in month_span(month, zone))
+    values: dict[str, Any] = {
+        "prices": 0,
+        "requests": 0,
+        "open": 0,
+        "unpriced": 0,
+        "tokens": {},
+        "totals": {},
+        "lines": "ab" * 32,
+        "root": "cd" * 32,
+        "tzdata": "2026a",
+    }
+    payload = PeriodClosed(
+        month=month,
+        zone=zone,
+        start=first,
+        end=last,
+        base=base,
+        version=base + 1,
+        cut=cut,
+        **(values | more),
+    )
+    return Draft(f"period/{month}/{base}", month, at or last + timedelta(minutes=1), payload)
+
+
+def corrected(
+    request_id: str,
+    usage: Usage | None,
+    original: str,
+    at: datetime = START,
+    base: int = 0,
+) -> Draft:
+    """What a request really used; null: it counts as nothing."""
+    payload = UsageCorrected(
+        correction_id=f"corr-{request_id}-{base}",
+        request_id=request_id,
+        original=original,
+        base=base,
+        version=base + 1,
+        reason="counted twice",
+        usage=usage,
+    )
+    return Draft(f"correction/{request_id}/{base}", request_id, at, payload)
 
 
 class Scribe:
