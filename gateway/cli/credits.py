@@ -296,7 +296,7 @@ def budget_json(one: "BudgetLine") -> dict[str, object]:
         "budget": decimal_text(one.budget),
         "used": decimal_text(one.used),
         "left": decimal_text(one.left),
-        "unpriced_requests": one.unpriced,
+        "unpriced_tokens": one.unpriced,
         "unknown_requests": one.unknown,
     }
 
@@ -310,7 +310,7 @@ def standing_json(one: "Standing", names: Names) -> dict[str, object]:
         "moved": decimal_text(one.moved),
         "used": decimal_text(one.used),
         "balance": decimal_text(one.balance),
-        "unpriced_requests": one.unpriced,
+        "unpriced_tokens": one.unpriced,
         "unknown_requests": one.unknown,
     }
 
@@ -378,7 +378,7 @@ def _uncosted_notes(counts: Collection[tuple[int, int]]) -> tuple[str, ...]:
     unknown = sum(one for _, one in counts)
     notes = []
     if unpriced:
-        notes.append(f"{unpriced:,} requests have no price; their cost is not in what is used.")
+        notes.append(f"{unpriced:,} tokens have no price; their cost is not in what is used.")
     if unknown:
         notes.append(f"Of {unknown:,} requests nobody could count the tokens, nor what they cost.")
     return tuple(notes)

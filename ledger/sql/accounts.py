@@ -10,17 +10,18 @@ import msgspec
 from sqlalchemy import func, select
 
 from ledger.clock import from_us
+from ledger.events import BUCKETS
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.accounts import ORGANIZATION, PROJECT, budget_of, held, keys_in
 from ledger.folds.book import Book
 from ledger.folds.cost import cost_of_rated
 from ledger.folds.rating import Rated
 from ledger.sql import tables
-from ledger.sql.adjust import adjustments, period_of
+from ledger.sql.adjust import adjustments
 from ledger.sql.names import KINDS, SYSTEM_NAME, names_of
-from ledger.sql.rated import month_lines, rated
+from ledger.sql.rated import frame_of, month_lines, rated
 from ledger.sql.session import ReadSession
-from ledger.zones import month_of, month_span, next_month
+from ledger.zones import month_of, next_month
 
 Names = Mapping[str, Mapping[str, str]]
 """Names by kind (`organization`, `project`, `key`) and id."""
@@ -58,8 +59,8 @@ class OrganizationNode(msgspec.Struct, frozen=True):
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What usage cost, in pico. The cost of some requests is not in it: `unpriced` have no price,
-    and of `unknown` nobody could count the tokens."""
+    """What usage cost, in pico. What has no cost is not in it: `unpriced` tokens have no price, and
+    of `unknown` requests nobody could count the tokens."""
 
     pico: int = 0
     unpriced: int = 0
@@ -76,8 +77,8 @@ class Used(msgspec.Struct, frozen=True):
 
 class Standing(msgspec.Struct, frozen=True):
     """What an account holds of one currency, in pico: what movements left on it, and what its
-    project's usage took. `currency` null: no price and no movement says one. The requests without
-    a cost, as in `Used`, are those of the whole project, since they have no currency."""
+    project's usage took. `currency` null: no price and no movement says one. What has no cost, as
+    in `Used`, is that of the whole project, since it has no currency."""
 
     account: str
     currency: str | None
@@ -221,16 +222,12 @@ def _parts(read: ReadSession, book: Book, until_us: int) -> Iterator[Iterable[Ra
     first = read.value(select(func.min(tables.usage_hourly.c.hour_us)))
     if first is None:
         return
-    zone = book.rules.zone
-    month = month_of(first, zone)
-    while (span := month_span(month, zone))[0] < until_us:
-        if span[1] <= until_us:
+    month = month_of(first, book.rules.zone)
+    while (frame := frame_of(book, month)).first_us < until_us:
+        if frame.after_us <= until_us:
             yield month_lines(read, book, month, step="span")
         else:
-            period = period_of(book, month)
-            prices = book.prices if period is None else book.prices[: period.prices]
-            frozen = msgspec.structs.replace(book, prices=prices)
-            yield rated(read, frozen, span[0], until_us, step="span")
+            yield rated(read, frame.book, frame.first_us, until_us, step="span")
             yield (one for one in adjustments(read, book, month) if one.start_us < until_us)
         month = next_month(month)
 
@@ -238,10 +235,13 @@ def _parts(read: ReadSession, book: Book, until_us: int) -> Iterator[Iterable[Ra
 def _add(costs: Costs, lines: Iterable[Rated]) -> None:
     for one in lines:
         cost = cost_of_rated(one)
+        tokens = dict(zip(BUCKETS, one.totals.tokens, strict=True))
+        used = Used(
+            pico=cost.pico or 0,
+            unpriced=sum(tokens[bucket] for bucket in cost.unpriced),
+            unknown=one.totals.requests if one.basis == "none" else 0,
+        )
         name = one.project_id, cost.currency
-        requests = one.totals.requests if cost.pico is None else 0
-        known = one.basis != "none"
-        used = Used(cost.pico or 0, requests if known else 0, 0 if known else requests)
         costs[name] = costs.get(name, Used()).plus(used)
 
 
