@@ -178,10 +178,10 @@ class Answers:
         return (costs if ask.kind == "costs" else usage)(read, self._book(read), ask)
 
     def _book(self, read: "ReadSession") -> "Book":
+        from ledger.sql.intake import last_place
         from ledger.sql.replay import load_book
-        from ledger.sql.usage import registry_end
 
-        end, kept = registry_end(read), self._kept
+        end, kept = last_place(read), self._kept
         if kept is None or kept[0] != end:
             kept = self._kept = end, load_book(read)
         return kept[1]

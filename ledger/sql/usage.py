@@ -84,11 +84,6 @@ def usage(read: ReadSession, members: Members, ask: UsageAsk) -> dict[Used, Tota
     return dict(sorted(found.items()))
 
 
-def registry_end(read: ReadSession) -> int:
-    """The place of the registry's last event: what was folded up to it need not be again."""
-    return int(read.value(select(func.max(tables.events.c.place))) or 0)
-
-
 def _add(
     found: dict[Used, Totals],
     ask: UsageAsk,

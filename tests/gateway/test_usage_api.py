@@ -95,7 +95,7 @@ def test_the_official_client_reads_usage_by_key_and_model(place: Open) -> None:
         page = api.admin.organization.usage.completions(
             start_time=today(), bucket_width="1d", group_by=["api_key_id", "model"]
         )
-    assert page.object == "page" and not page.has_more and page.next_page is None
+    assert not page.has_more and page.next_page is None
     found = {
         (one.api_key_id, one.model): (
             one.num_model_requests,
@@ -166,7 +166,7 @@ def test_pages_of_buckets_cover_the_time_once(place: Open) -> None:
     start, seen, page = today() - 2 * DAY, [], None
     query = {"start_time": start, "end_time": today() + DAY, "bucket_width": "1h", "limit": 10}
     while True:
-        more = {} if page is None else {"page": page}
+        more: dict[str, Any] = {} if page is None else {"page": page}
         answer = get(place, USAGE, place.admin, **query, **more).json()
         seen += answer["data"]
         page = answer["next_page"]
@@ -196,8 +196,8 @@ def test_minutes_tell_the_same_as_days(place: Open) -> None:
 
 
 def test_filters(place: Open) -> None:
-    def count(path: str = USAGE, **query: Any) -> int:
-        data = get(place, path, place.admin, start_time=today(), **query).json()["data"]
+    def count(**query: Any) -> int:
+        data = get(place, USAGE, place.admin, start_time=today(), **query).json()["data"]
         return sum(one["num_model_requests"] for bucket in data for one in bucket["results"])
 
     assert count(api_key_ids=place.ann.id) == 2

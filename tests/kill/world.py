@@ -271,7 +271,9 @@ class World:
 
     def copy(self, target: Path) -> None:
         """The whole directory, put away while nothing runs in it: `cp -a`."""
-        shutil.copytree(self.data, target, symlinks=True)
+        # The socket of a reader that was killed cannot be read, and `cp -a` makes another.
+        gone = shutil.ignore_patterns("reader.sock")
+        shutil.copytree(self.data, target, symlinks=True, ignore=gone)
 
     def copy_live(self, target: Path, pause: float) -> None:
         """The whole directory while a gateway serves, in the order of docs/operations.md.
