@@ -1,7 +1,7 @@
-"""`tollbook export`: one month as Parquet files with a manifest that says what they add up to."""
+"""`tollbook export`: one month as files with a manifest that says what they add up to."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,7 +13,11 @@ from gateway.cli.progress import progress
 from ledger.clock import SystemClock
 
 if TYPE_CHECKING:
+    from ledger.export.manifest import Manifest
     from ledger.export.month import Exported
+
+FORMATS: Final = ("parquet", "csv", "focus-1.2", "focus-1.3", "focus-1.4", "archive")
+"""The formats of `ledger.export.formats`, which this module does not load before it needs it."""
 
 CHANGES = {
     "new": "written",
@@ -22,31 +26,53 @@ CHANGES = {
 }
 
 
-@click.command("export", short_help="Export a month as Parquet with a manifest.")
+@click.command("export", short_help="Export a month as Parquet, CSV or FOCUS with a manifest.")
 @click.option(
-    "--month", type=MONTH, metavar="YYYY-MM", help="A month in UTC. Default: the current one."
+    "--month",
+    type=MONTH,
+    metavar="YYYY-MM",
+    help="A month in the zone of the books. Default: the current one.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(FORMATS),
+    default="parquet",
+    show_default=True,
+    help="What files to write: requests and bill as Parquet or CSV, charges as FOCUS, or the "
+    "events of a closed month, which prove it.",
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where the month's directory goes. Default: exports in the data directory.",
+    help="Where FORMAT/billing_period=YYYY-MM goes. Default: exports in the data directory.",
 )
 @place_option
 @json_option
-def command(month: str | None, out: Path | None, place: Place, as_json: bool) -> None:
-    """Export a month as Parquet with a manifest: counts, sums and SHA-256. A second run of the
-    same facts gives the same bytes."""
-    month = month or f"{SystemClock().now():%Y-%m}"
+def command(month: str | None, kind: str, out: Path | None, place: Place, as_json: bool) -> None:
+    """Export a month as files with a manifest: counts, sums and SHA-256. A second run of the same
+    facts gives the same bytes, and no format touches the files of another."""
+    from ledger.export.facts import current_month
     from ledger.export.month import export_month
     from streams.local.layout import Layout
 
-    with current_ledger(place) as ledger, progress(f"exporting {month}") as tell:
-        done = export_month(ledger, month, out or Layout(place.data).exports, progress=tell)
+    with current_ledger(place) as ledger:
+        if month is None:
+            with ledger.read() as read:
+                month = current_month(read, SystemClock().now())
+        with progress(f"exporting {month}") as tell:
+            out_dir = out or Layout(place.data).exports
+            done = export_month(ledger, month, out_dir, kind=kind, progress=tell)
     if as_json:
         click.echo(
             json_text(
-                {"directory": str(done.directory), "change": done.change, "manifest": done.manifest}
+                {
+                    "directory": str(done.directory),
+                    "change": done.change,
+                    "period": done.manifest.period,
+                    "manifest": done.manifest,
+                }
             )
         )
         return
@@ -56,12 +82,6 @@ def command(month: str | None, out: Path | None, place: Place, as_json: bool) ->
 def files_table(done: "Exported") -> Table:
     """The files of an export as a table, with what it holds below. Pure."""
     manifest = done.manifest
-    said = [f"{done.directory}: {CHANGES[done.change]}"]
-    said.append(f"{manifest.requests:,} requests with an end are in it")
-    if manifest.open:
-        said.append(f"{manifest.open:,} open requests of the month are not; export it again later")
-    if manifest.unpriced:
-        said.append(f"{manifest.unpriced:,} lines of its bill have no price")
     return Table(
         (
             Column("file"),
@@ -70,5 +90,30 @@ def files_table(done: "Exported") -> Table:
             Column("sha256"),
         ),
         tuple((file.name, file.rows, file.bytes, file.sha256) for file in manifest.files),
-        tuple(said),
+        (f"{done.directory}: {CHANGES[done.change]}", *_said(manifest)),
     )
+
+
+def _said(manifest: "Manifest") -> list[str]:
+    said = []
+    if manifest.period == "open":
+        said.append(
+            f"{manifest.month} is open: what it adds up to can still change, until "
+            f"`tollbook close {manifest.month}` settles it"
+        )
+    else:
+        said.append(f"{manifest.month} is closed; root {manifest.root}")
+    said.append(f"{manifest.requests:,} requests with an end are in it")
+    if manifest.corrections:
+        said.append(f"{manifest.corrections:,} lines of its bill correct others")
+    if manifest.open:
+        again = "; export it again later" if manifest.period == "open" else ""
+        said.append(f"{manifest.open:,} open requests of the month are not{again}")
+    if manifest.unpriced:
+        said.append(f"{manifest.unpriced:,} lines of its bill have no price")
+    left = manifest.left_out
+    if left is not None and left.unpriced_tokens:
+        said.append(f"FOCUS has no row for {left.unpriced_tokens:,} tokens that have no price")
+    if left is not None and left.unknown_requests:
+        said.append(f"nor for {left.unknown_requests:,} requests whose use nobody knows")
+    return said

@@ -15,7 +15,7 @@ from ledger.folds.prices import Price
 from ledger.sql.adjust import period_of
 from ledger.sql.replay import load_book
 from ledger.sql.session import ReadSession
-from ledger.zones import month_span
+from ledger.zones import month_of, month_span
 
 Span = tuple[int, int]
 """First and first-after instant in microseconds since 1970."""
@@ -63,6 +63,11 @@ def month_in(read: ReadSession, month: str) -> Month:
     else:
         zone, span = period.zone, (to_us(period.start), to_us(period.end))
     return Month(month=month, zone=zone, span=span, book=book, period=period)
+
+
+def current_month(read: ReadSession, now: datetime) -> str:
+    """The month that `now` is in, in the zone of the books."""
+    return month_of(to_us(now), load_book(read).rules.zone)
 
 
 def prices_before(month: Month) -> list[str]:

@@ -16,8 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ledger.amounts import decimal_text, pico_of
+from ledger.chain import root_of
 from ledger.errors import BadQuery, ExportFailed
 from ledger.events import BUCKETS
+from ledger.export.archive import manifest_heads, write_archive
+from ledger.export.archive_columns import ARCHIVE
 from ledger.export.bill import batches_of, bill_lines, costs_of
 from ledger.export.columns import BILL_COLUMNS, ENDED_EVENT, Column
 from ledger.export.csv import write_csv
@@ -33,6 +36,7 @@ from ledger.export.manifest import (
     FORMAT,
     PARQUET,
     REQUESTS,
+    ChainHead,
     ExportedFile,
     LeftOut,
     Manifest,
@@ -62,11 +66,14 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, kw_only=True):
-    """What a writer adds to the manifest."""
+    """What a writer adds to the manifest. `heads` null: it did not look at the chains."""
 
     files: list[ExportedFile]
     position: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     left_out: LeftOut | None = None
+    heads: list[ChainHead] | None = None
+    before: list[ChainHead] | None = None
+    previous_root: str | None = None
 
 
 Writer = Callable[[ReadSession, Month, Told, Path, Progress], Written]
@@ -107,8 +114,26 @@ def write_format(
         prices=prices_before(month),
         position=written.position,
         left_out=written.left_out,
+        heads=_heads(read, month) if written.heads is None else written.heads,
+        before=written.before,
+        previous_root=written.previous_root,
         files=written.files,
     ).sealed()
+
+
+def _heads(read: ReadSession, month: Month) -> list[ChainHead] | None:
+    """The heads of all chains at the month's cut, if they still make its root."""
+    if month.period is None:
+        return None
+    heads = manifest_heads(read, month.period.cut)
+    root = root_of({(one.source, one.topic): (one.sequence, one.head) for one in heads})
+    if root != month.period.root:
+        raise ExportFailed(
+            f"the events of {month.month} make the root {root}, and {month.period.root} was noted "
+            "when it was closed: events in the ledger were changed since; nothing was exported: "
+            "`tollbook audit` names the source"
+        )
+    return heads
 
 
 def _open(read: ReadSession, month: Month) -> int:
@@ -290,6 +315,28 @@ def _conforms(path: Path, version: str, cost: dict[str, str]) -> None:
         )
 
 
+def _write_archive(
+    read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
+) -> Written:
+    """The events of a closed month, from which its root can be made anew without us."""
+    if month.period is None:
+        raise ExportFailed(
+            f"{month.month} is open, and only a closed month has a root that an archive can prove; "
+            f"close it first: tollbook close {month.month}"
+        )
+    number = month.period.number
+    before = next((one for one in month.closed if one.number == number - 1), None)
+    archived = write_archive(read, month.period, before, directory, progress=progress)
+    for file in archived.files:
+        on_disk(directory / file.name)
+    return Written(
+        files=archived.files,
+        heads=archived.heads,
+        before=archived.before,
+        previous_root=archived.previous_root,
+    )
+
+
 def on_disk(path: Path) -> None:
     """Wait until `path` survives a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -303,5 +350,6 @@ WRITERS: Final[dict[str, Writer]] = {
     PARQUET: _write_tables,
     CSV: _write_csv,
     **{f"{PREFIX}{version}": _focus_writer(version) for version in VERSIONS},
+    ARCHIVE: _write_archive,
 }
 """Every kind of files by its name, in the order in which they are listed for a person."""

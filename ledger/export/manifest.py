@@ -106,7 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.structs.replace(self, seal=seal)
 
     def encode(self) -> bytes:
-        """The bytes of `manifest.json`, sealed: indented, in a fixed order, with a last line feed."""
+        """The bytes of `manifest.json` with its seal: indented, in a fixed order, whole lines."""
         return _text(self.sealed())
 
 

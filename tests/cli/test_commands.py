@@ -229,7 +229,7 @@ def test_an_export_goes_elsewhere(data: Path, tmp_path: Path) -> None:
     dead_spool(data, *events.life("r1"))
     out = tmp_path / "elsewhere"
     run_json("export", "--month", MONTH, "--out", str(out), *at(data))
-    assert (out / MONTH / "manifest.json").exists()
+    assert (out / "parquet" / f"billing_period={MONTH}" / "manifest.json").exists()
 
 
 def test_a_question_is_answered(data: Path) -> None:
