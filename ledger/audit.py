@@ -26,11 +26,12 @@ from ledger.folds.attempts import AttemptRow, merged, told_by
 from ledger.folds.causes import finding
 from ledger.folds.conservation import Cell, Conservation, cell_of
 from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
-from ledger.sql import checks
+from ledger.sql import chain_checks, checks
 from ledger.sql.attempts import count_attempts, known_attempts
+from ledger.sql.periods import parted
 from ledger.sql.projections import Fact, runs
 from ledger.sql.reconcile import fell_silent, first_reading, heard_until, reconcile, settled
-from ledger.sql.replay import counted_reaches, stored_facts
+from ledger.sql.replay import counted_reaches, load_book, stored_facts
 from ledger.sql.session import ReadSession
 from ledger.sql.tables import NOT_KEPT_TOPICS, NOT_TAKEN_TOPICS
 from ledger.sql.writer import position
@@ -129,6 +130,8 @@ def audit(
         ("conservation", lambda check: _conserved(kept, check)),
         ("usage", lambda check: _usage(read, check)),
         ("registry", lambda check: _registry(read, check)),
+        ("months", lambda check: _months(read, check)),
+        ("chains", lambda check: _chains(read, check)),
         ("exports", lambda check: _exports(read, exports, check, report.notes)),
         ("engines", lambda check: _engines(read, check, report.notes)),
     )
@@ -364,6 +367,11 @@ def _usage(read: ReadSession, check: _Check) -> None:
         check.say(f"usage_hourly has {cell}, in which no request counts")
 
 
+def _chains(read: ReadSession, check: _Check) -> None:
+    for words in chain_checks.parted(read, check.looked_at):
+        check.say(words)
+
+
 def _registry(read: ReadSession, check: _Check) -> None:
     stored, folded = checks.registry_rows(read)
     for name in sorted(stored.keys() | folded.keys()):
@@ -373,6 +381,13 @@ def _registry(read: ReadSession, check: _Check) -> None:
                 f"{name}: its events say {folded.get(name, 'nothing')}, its row says"
                 f" {stored.get(name, 'nothing')}; `tollbook rebuild` sets it right"
             )
+
+
+def _months(read: ReadSession, check: _Check) -> None:
+    book = load_book(read)
+    for words in parted(read, book):
+        check.say(words)
+    check.looked_at(len(book.periods))
 
 
 def _exports(

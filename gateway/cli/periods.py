@@ -1,0 +1,85 @@
+"""`tollbook periods`: the months that are closed, and what was frozen in each."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.data import registry
+from gateway.cli.failure import Stop
+from gateway.cli.options import MONTH, csv_option, json_option, one_format
+from gateway.cli.output import Column, Table, csv_text, json_text, show
+from gateway.cli.period_words import period_pairs
+from gateway.cli.place import Place, place_option
+
+if TYPE_CHECKING:
+    from ledger.folds.book import Book
+
+
+@click.group("periods", no_args_is_help=True)
+def command() -> None:
+    """Closed months."""
+
+
+@command.command("list")
+@json_option
+@csv_option
+@place_option
+def list_periods(as_json: bool, as_csv: bool, place: Place) -> None:
+    """List the closed months, oldest first."""
+    one_format(as_json, as_csv)
+    book = registry(place)
+    if as_json:
+        click.echo(json_text({"zone": book.rules.zone, "periods": book.periods}))
+        return
+    table = periods_table(book)
+    if as_csv:
+        click.echo(csv_text(table), nl=False)
+    else:
+        show(table, empty="no month is closed; `tollbook close MONTH` closes one")
+
+
+@command.command("show")
+@click.argument("month", type=MONTH, metavar="MONTH")
+@json_option
+@place_option
+def show_period(month: str, as_json: bool, place: Place) -> None:
+    """Show what was frozen when MONTH was closed."""
+    book = registry(place)
+    found = next((one for one in book.periods if one.month == month), None)
+    if found is None:
+        last = f"the last closed month is {book.periods[-1].month}" if book.periods else "none is"
+        raise Stop(f"{month} is open, {last}; `tollbook close {month}` closes it")
+    if as_json:
+        click.echo(json_text({"period": found}))
+        return
+    click.echo(period_pairs(found))
+
+
+def periods_table(book: "Book") -> Table:
+    """Closed months as a table. Pure."""
+    return Table(
+        (
+            Column("month"),
+            Column("requests", number=True),
+            Column("without price", number=True),
+            Column("without end", number=True),
+            Column("cost"),
+            Column("closed"),
+            Column("without"),
+            Column("root"),
+        ),
+        tuple(
+            (
+                one.month,
+                one.requests,
+                one.unpriced,
+                one.open,
+                ", ".join(f"{cost} {currency}" for currency, cost in sorted(one.totals.items())),
+                one.closed_at,
+                ", ".join(source for source, _ in one.without) or None,
+                one.root[:16],
+            )
+            for one in book.periods
+        ),
+        (f"months begin and end in the zone {book.rules.zone}",),
+    )
