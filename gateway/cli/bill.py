@@ -1,4 +1,5 @@
-"""`tollbook bill`: what a month cost, by key, model and day, with how each count was obtained."""
+"""`tollbook bill`: what a month cost, by project, key, model and day, at which price, and how each
+count was obtained."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -15,10 +16,13 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import Cell, Column, Table, json_text, show
 from gateway.cli.place import Place, place_option
-from ledger.clock import SystemClock
+from ledger.amounts import decimal_text, pico_of
+from ledger.clock import SystemClock, to_us
 from ledger.events import BUCKETS
+from ledger.zones import month_of
 
 if TYPE_CHECKING:
+    from ledger.folds.money import Period
     from ledger.sql.bill import BillLine
 
 BASIS_WORDS: Final = {
@@ -32,7 +36,10 @@ BASIS_WORDS: Final = {
 
 @click.command("bill", short_help="Print the bill of a month.")
 @click.option(
-    "--month", type=MONTH, metavar="YYYY-MM", help="A month in UTC. Default: the current one."
+    "--month",
+    type=MONTH,
+    metavar="YYYY-MM",
+    help="A month in the zone of the books. Default: the current one.",
 )
 @click.option(
     "--by",
@@ -40,7 +47,7 @@ BASIS_WORDS: Final = {
     default="key,model",
     show_default=True,
     metavar="GROUPS",
-    help="What lines are told apart by: key, model and day, with commas between.",
+    help="What lines are told apart by: project, key, model and day, with commas between.",
 )
 @csv_option
 @json_option
@@ -48,23 +55,53 @@ BASIS_WORDS: Final = {
 def command(
     month: str | None, by: tuple[str, ...], as_csv: bool, as_json: bool, place: Place
 ) -> None:
-    """Print the bill of a month: tokens, requests and exact cost, a line for each basis."""
-    one_format(as_json, as_csv)
-    month = month or f"{SystemClock().now():%Y-%m}"
-    with current_ledger(place) as ledger, ledger.read() as read:
-        from ledger.sql.bill import bill
+    """Print the bill of a month: tokens, requests and exact cost, a line for each basis and price.
 
-        lines = bill(read, month, by)
+    A month that is not closed is open: what it says may still change, and the output says so.
+    """
+    one_format(as_json, as_csv)
+    with current_ledger(place) as ledger, ledger.read() as read:
+        from ledger.sql.adjust import period_of
+        from ledger.sql.bill import bill
+        from ledger.sql.replay import load_book
+
+        book = load_book(read)
+        month = month or month_of(to_us(SystemClock().now()), book.rules.zone)
+        period = period_of(book, month)
+        lines = bill(read, month, by, book=book)
     if as_json:
-        click.echo(json_text({"month": month, "rows": [line_json(line, by) for line in lines]}))
+        said = {
+            "month": month,
+            "zone": book.rules.zone if period is None else period.zone,
+            "open": period is None,
+            "closed_at": None if period is None else period.closed_at,
+            "root": None if period is None else period.root,
+            "rows": [line_json(line, by) for line in lines],
+        }
+        click.echo(json_text(said))
         return
-    table = bill_table(lines, by)
-    show(table, as_csv=as_csv, empty=f"no request of {month} has an end yet")
+    state = month_words(month, period)
+    if as_csv:
+        # A note in the file would be a row to whoever reads it.
+        click.echo(f"tollbook: {state}", err=True)
+    show(
+        bill_table(lines, by, state, whole=as_csv),
+        as_csv=as_csv,
+        empty=f"no request of {month} has an end yet",
+    )
+
+
+def month_words(month: str, period: "Period | None") -> str:
+    """Whether a month is open, for whoever reads its numbers. Pure."""
+    if period is None:
+        return f"{month} is open: these numbers may still change"
+    return f"{month} was closed on {period.closed_at:%Y-%m-%dT%H:%M:%SZ}, root {period.root}"
 
 
 def line_json(line: "BillLine", by: Sequence[str]) -> dict[str, object]:
     """One line of the bill for JSON. What is unknown is null; the cost is exact text. Pure."""
     return {
+        **({"project": line.project_id, "project_name": line.project} if "project" in by else {}),
         "key": line.key_id,
         "name": line.name,
         "model": line.model,
@@ -72,29 +109,69 @@ def line_json(line: "BillLine", by: Sequence[str]) -> dict[str, object]:
         **{bucket: getattr(line, bucket) for bucket in BUCKETS},
         "requests": line.requests,
         "basis": line.basis,
+        "charges": {name: charge_text(name, count) for name, count in line.charges.items()},
         "cost": line.cost,
         "currency": line.currency,
         "unpriced": line.unpriced,
+        "price": line.price_id,
+        "price_version": line.price_version,
+        "band": line.band,
+        "discount": line.discount_id,
+        "kind": line.kind,
+        "corrects": line.corrects,
     }
 
 
-def bill_table(lines: Sequence["BillLine"], by: Sequence[str]) -> Table:
-    """The bill as a table: only the columns that it is grouped by. Pure."""
+def charge_text(name: str, count: int) -> str:
+    """How many of a charge: whole ones, or seconds as an exact decimal. Pure."""
+    return decimal_text(count * MICROSECOND_PICO) if name == "gpu_second" else str(count)
+
+
+MICROSECOND_PICO: Final = 1_000_000
+"""A microsecond is so many times 10^-12 of a second, as an amount is kept."""
+
+
+def bill_table(
+    lines: Sequence["BillLine"], by: Sequence[str], state: str | None = None, *, whole: bool = False
+) -> Table:
+    """The bill as a table: only the columns that it is grouped by, and those that say anything, or
+    (`whole`) all that can. `state` says whether the month is open. Pure."""
     columns: list[tuple[Column, str]] = []
+    if "project" in by:
+        columns += [(Column("project"), "project_id"), (Column("project name"), "project")]
     if "key" in by:
         columns += [(Column("key"), "key_id"), (Column("name"), "name")]
     columns += [(Column(group), group) for group in ("model", "day") if group in by]
     columns += [(Column(bucket, number=True), bucket) for bucket in BUCKETS]
     columns += [(Column("requests", number=True), "requests"), (Column("basis"), "basis")]
+    if whole or any(line.charges for line in lines):
+        columns.append((Column("charges"), "charges"))
     columns += [(Column("cost", number=True), "cost"), (Column("currency"), "currency")]
-    rows: list[tuple[Cell, ...]] = [
-        tuple(getattr(line, field) for _, field in columns) for line in lines
-    ]
+    columns.append((Column("price"), "price_version"))
+    if whole:
+        columns += [(Column(name), name) for name in ("price_id", "discount_id", "kind")]
+    if whole or any(line.corrects is not None for line in lines):
+        columns.append((Column("corrects"), "corrects"))
+    rows = [tuple(_cell(line, field) for _, field in columns) for line in lines]
+    said = list(notes(lines))
     return Table(
         columns=tuple(column for column, _ in columns),
         rows=tuple(rows),
-        notes=tuple(notes(lines)),
+        notes=(*said, *(() if state is None else (state,))),
     )
+
+
+def _cell(line: "BillLine", field: str) -> Cell:
+    if field == "charges":
+        said = (f"{name} {charge_text(name, count)}" for name, count in line.charges.items())
+        return ", ".join(said) or None
+    if field == "price_version":
+        if line.price_version is None:
+            return None
+        band = "" if line.band is None else f" {line.band}"
+        return f"v{line.price_version}{band}{'' if line.discount_id is None else ' less discount'}"
+    cell: Cell = getattr(line, field)
+    return cell
 
 
 def notes(lines: Iterable["BillLine"]) -> Iterable[str]:
@@ -104,8 +181,6 @@ def notes(lines: Iterable["BillLine"]) -> Iterable[str]:
     for line in lines:
         if line.cost is not None and line.currency is not None:
             totals[line.currency] = totals.get(line.currency, 0) + pico_of(line.cost)
-    from ledger.amounts import decimal_text
-
     said = [f"{decimal_text(pico)} {currency}" for currency, pico in sorted(totals.items())]
     if said:
         yield f"Total: {', '.join(said)}"
@@ -120,12 +195,3 @@ def notes(lines: Iterable["BillLine"]) -> Iterable[str]:
         )
     found = {line.basis for line in lines}
     yield from (words for basis, words in BASIS_WORDS.items() if basis in found)
-
-
-def pico_of(cost: str) -> int:
-    """An exact decimal of a currency in 10^-12 of it: the inverse of `decimal_text`. Pure."""
-    from ledger.amounts import PICO_PER_UNIT
-
-    whole, _, part = cost.removeprefix("-").partition(".")
-    pico = int(whole) * PICO_PER_UNIT + int((part or "0").ljust(12, "0"))
-    return -pico if cost.startswith("-") else pico

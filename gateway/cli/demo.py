@@ -21,14 +21,17 @@ from gateway.cli.keys import issue
 from gateway.cli.options import json_option
 from gateway.cli.output import Column, Table, cell_text, json_text, show
 from gateway.cli.place import Place
-from gateway.cli.prices import per_bucket, per_million, publish
+from gateway.cli.price_entries import named_prices
+from gateway.cli.price_words import per_million
+from gateway.cli.prices import listing
 from gateway.demo.errors import DemoFailed
 from gateway.secrets import put_secret
 from gateway.settings import Settings
-from ledger.clock import SystemClock
-from ledger.events import BUCKETS
-from ledger.folds.book import price_at
+from ledger.clock import SystemClock, to_us
+from ledger.events import PriceEntry
+from ledger.folds.rating import Sheet
 from ledger.identity import mint_id, mint_secret
+from ledger.zones import local
 
 if TYPE_CHECKING:
     from gateway.demo.checks import Compared
@@ -41,6 +44,7 @@ USERS: Final = ("ada", "ben")
 PRICE_IN, PRICE_CACHED_IN, PRICE_OUT = "0.1", "0.01", "0.4"
 """Per million tokens, in USD: made up, and small enough that a few cents would be a long day."""
 
+RERATE: Final = "the demo's own price, from its first request on"
 GROUPS: Final = ("key", "model")
 WATCH_SECONDS: Final = 0.5
 
@@ -120,12 +124,20 @@ def prepare(data: Path, port: int, backend_port: int, now: datetime, tell: "Tell
         draft = issue(key_ids[name], keys[name], None, now)
         name_key(place, key_ids[name], name)
         change_registry(place, lambda book, draft=draft: draft)  # type: ignore[misc]
-    alone: dict[str, str | None] = dict.fromkeys(BUCKETS)
-    prices = per_bucket(PRICE_IN, PRICE_OUT, alone | {"cached_in": PRICE_CACHED_IN})
-    standing = price_at(registry(place), MODEL, now)
-    if standing is None or per_million(standing) != prices:
-        price_id = mint_id()
-        change_registry(place, lambda book: publish(book, price_id, MODEL, prices, "USD", now, now))
+    said = (("in", PRICE_IN), ("out", PRICE_OUT), ("cached_in", PRICE_CACHED_IN))
+    prices = named_prices(said)
+    book = registry(place)
+    sheet = Sheet(book.prices, book.members)
+    rate = sheet.rate(key_ids[USERS[0]], MODEL, to_us(now), lambda zone, us: local(us, zone))
+    if rate is None or per_million(rate.price) != prices:
+        entry = PriceEntry(
+            price_id=mint_id(),
+            model=MODEL,
+            currency="USD",
+            effective_from=now,
+            per_unit=prices,
+        )
+        change_registry(place, lambda book: listing(book, [entry], RERATE, now))
     server_key = mint_secret()
     return Plan(
         data=data,

@@ -23,8 +23,9 @@ from gateway.cli.output import json_text, show
 from gateway.cli.place import Place, place_option
 from gateway.http.client_ids import client_request_of
 from gateway.secrets import known_hash_key
-from ledger.clock import SystemClock
+from ledger.clock import SystemClock, to_us
 from ledger.events import Event
+from ledger.zones import month_of
 
 if TYPE_CHECKING:
     from ledger.sql.explain import Explained
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 LIMIT_DEFAULT: Final = 100
 
-PARTS: Final = ("key", "model", "day", "basis", "month")
+PARTS: Final = ("project", "key", "model", "day", "basis", "price", "month")
 """What `--line` may name. A part begins behind a comma, so that a model's name may hold one."""
 
 _PART: Final = re.compile(rf"(?:^|,)\s*({'|'.join(PARTS)})=")
@@ -50,8 +51,9 @@ _PART: Final = re.compile(rf"(?:^|,)\s*({'|'.join(PARTS)})=")
     "--line",
     "line",
     metavar="PARTS",
-    help="The events under a line of the bill: key=ID|NAME,model=M,day=2026-11-29,basis=B,"
-    "month=2026-11; each may be left out. Default month: that of the day, else the current one.",
+    help="The events under a line of the bill: project=ID|NAME,key=ID|NAME,model=M,"
+    "day=2026-11-29,basis=B,price=ID,month=2026-11; each may be left out. Default month: that of "
+    "the day, else the current one.",
 )
 @click.option(
     "--limit",
@@ -137,7 +139,8 @@ def _explain_client(place: Place, client: str, as_json: bool) -> int:
 
 def _explain_line(place: Place, text: str, skip: int, limit: int, as_json: bool) -> int:
     from ledger.sql.lines import under_line
-    from ledger.sql.names import key_names
+    from ledger.sql.names import key_names, names_of
+    from ledger.sql.replay import load_book
 
     try:
         parts = parse_line(text)
@@ -145,7 +148,8 @@ def _explain_line(place: Place, text: str, skip: int, limit: int, as_json: bool)
         raise click.BadParameter(str(wrong), param_hint="'--line'") from None
     with current_ledger(place) as ledger, ledger.read() as read:
         names = key_names(read)
-        wanted = line_of(parts, names)
+        zone = load_book(read).rules.zone
+        wanted = line_of(parts, names, names_of(read, "project"), zone)
         under = under_line(read, wanted, skip=skip, limit=limit)
     if not under.total and not under.said:
         by = ",".join(wanted.by) or "key,model"
@@ -185,23 +189,31 @@ def parse_line(text: str) -> dict[str, str]:
     return parts
 
 
-def line_of(parts: Mapping[str, str], names: Mapping[str, str]) -> "LineOf":
-    """The line that `parts` name; a key may be told by its name. Raises `Stop`."""
+def line_of(
+    parts: Mapping[str, str], names: Mapping[str, str], projects: Mapping[str, str], zone: str
+) -> "LineOf":
+    """The line that `parts` name; a key or a project may be told by its name. The month is the
+    current one of `zone` if they name none. Raises `Stop`."""
     from ledger.sql.lines import LineOf
 
-    key_id = parts.get("key")
-    if key_id is not None and key_id not in names:
-        ids = sorted(one for one, name in names.items() if name == key_id)
-        if len(ids) > 1:
-            raise Stop(f"{len(ids)} keys are named {key_id!r}; give the id: {', '.join(ids)}")
-        key_id = ids[0] if ids else key_id
     return LineOf(
-        month=parts.get("month") or f"{SystemClock().now():%Y-%m}",
-        key_id=key_id,
+        month=parts.get("month") or month_of(to_us(SystemClock().now()), zone),
+        project_id=_id_of("projects", parts.get("project"), projects),
+        key_id=_id_of("keys", parts.get("key"), names),
         model=parts.get("model"),
         day=parts.get("day"),
         basis=parts.get("basis"),
+        price_id=parts.get("price"),
     )
+
+
+def _id_of(what: str, said: str | None, names: Mapping[str, str]) -> str | None:
+    if said is None or said in names:
+        return said
+    ids = sorted(one for one, name in names.items() if name == said)
+    if len(ids) > 1:
+        raise Stop(f"{len(ids)} {what} are named {said!r}; give the id: {', '.join(ids)}")
+    return ids[0] if ids else said
 
 
 def places_of(place: Place, events: Sequence[Event]) -> Places:

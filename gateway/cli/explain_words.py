@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from gateway.cli.bill import BASIS_WORDS, line_json
+from gateway.cli.bill import BASIS_WORDS, charge_text, line_json
 from gateway.cli.output import Cell, Column, Table, cell_text, pairs_text, printable, table_text
 from ledger.events import BUCKETS, Event, RequestAccepted, RequestAttempted, payload_of
+from ledger.folds.prices import CHARGES
 
 if TYPE_CHECKING:
     from ledger.folds.cost import Cost
@@ -71,7 +72,7 @@ def request_text(found: "Explained", places: Places, names: Mapping[str, str]) -
 
 def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -> dict[str, object]:
     """The same for programs. Durations are in microseconds, money is exact text."""
-    row, price, routes = found.request, found.price, _routes(found.events)
+    row, routes = found.request, _routes(found.events)
     return {
         "request": _row_json(row, names),
         "asked_model": _asked_model(found),
@@ -83,26 +84,30 @@ def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -
                 "failed": one.failed,
                 "score": _route(routes, one.attempt)[0],
                 "reasons": _route(routes, one.attempt)[1],
-                "cost": "0" if one.attempt < row.attempts else _money(found.cost),
+                "cost": _money(cost),
             }
-            for one in found.attempts
+            for one, cost in zip(found.attempts, found.attempt_costs, strict=True)
         ],
         "events": [_event_json(event, places) for event in found.events],
         "aside": [{"event": name, "reason": reason} for name, reason in found.aside],
         "counts": dict(zip(BUCKETS, row.usage.counts(), strict=True)),
         "basis": row.basis,
         "basis_said": BASIS_SAID.get(row.basis, row.basis) if row.billed else None,
-        "price": None
-        if price is None
-        else {
-            "price_id": price.price_id,
-            "model": price.model,
-            "version": price.version,
-            "currency": price.currency,
-            "effective_from": price.effective_from,
-            "per_million": {name: _per_million(price.pico[name]) for name in price.pico},
-            "event": None if found.price_event is None else _event_json(found.price_event, places),
-        },
+        "charges": {name: count for name, count in _charged(found) if name in _units(found)},
+        "project": found.project_id,
+        "price": _price_json(found, places),
+        "corrections": [
+            {
+                "id": one.correction_id,
+                "made_at": one.made_at,
+                "reason": one.reason,
+                "original": one.original,
+                "usage": None
+                if one.usage is None
+                else dict(zip(BUCKETS, one.usage.counts(), strict=True)),
+            }
+            for one in found.corrections
+        ],
         "cost": _money(found.cost),
         "currency": found.cost.currency,
         "unpriced": found.cost.unpriced,
@@ -148,7 +153,8 @@ def line_option(line: "BillLine | None") -> str | None:
     """What `--line` takes to show the requests under `line`, a line by key, model and day."""
     if line is None:
         return None
-    return f"key={line.key_id},model={line.model},day={line.day},basis={line.basis}"
+    price = "" if line.price_id is None else f",price={line.price_id}"
+    return f"key={line.key_id},model={line.model},day={line.day},basis={line.basis}{price}"
 
 
 def line_text(wanted: "LineOf", under: "UnderLine", places: Places, skip: int) -> str:
@@ -219,6 +225,7 @@ def _facts(found: "Explained", names: Mapping[str, str]) -> Iterator[tuple[str, 
     yield "request", row.request_id
     name = None if key is None else names.get(key)
     yield "key", key if name is None else f"{key} ({name})"
+    yield "project", found.project_id
     yield "model", row.model
     if (asked := _asked_model(found)) is not None:
         yield "asked for", asked
@@ -257,12 +264,10 @@ def _route(
 def _attempts(found: "Explained", routes: Mapping[int, RequestAttempted]) -> Table:
     row = found.request
     lines: list[tuple[Cell, ...]] = []
-    for one in found.attempts:
-        last = one.attempt >= row.attempts
-        said = (row.outcome or row.state) if last else one.failed
-        cost = _money(found.cost) if last else "0"
-        score = _route(routes, one.attempt)[0]
-        lines.append((one.attempt, one.backend_id, instant(one.started_at), said, score, cost))
+    for one, cost in zip(found.attempts, found.attempt_costs, strict=True):
+        said = (row.outcome or row.state) if one.attempt >= row.attempts else one.failed
+        score, started = _route(routes, one.attempt)[0], instant(one.started_at)
+        lines.append((one.attempt, one.backend_id, started, said, score, _money(cost)))
     names = ("attempt", "backend", "started", "how it went", "score", "cost")
     numbers = {"attempt", "score", "cost"}
     why = tuple(
@@ -283,14 +288,18 @@ def _events(found: "Explained", places: Places) -> Table:
 
 
 def _priced(found: "Explained") -> Table:
-    price, cost = found.price, found.cost
-    rows: list[tuple[Cell, ...]] = []
+    units, rows = _units(found), list[tuple[Cell, ...]]()
     for name, count in zip(BUCKETS, found.request.usage.counts(), strict=True):
-        pico = None if price is None else price.pico.get(name)
+        pico = units.get(name)
         part = None if count is None or (pico is None and count) else _decimal(count * (pico or 0))
         rows.append((name, count, None if pico is None else _per_million(pico), part))
-    rows.append(("all", None, None, _money(cost)))
-    columns = ("bucket", "tokens", "per million", "cost")
+    for name, count in _charged(found):
+        if (pico := units.get(name)) is not None:
+            part = None if count is None else _decimal(count * pico)
+            price = f"{_per_charge(name, pico)} {'a second' if name == 'gpu_second' else 'each'}"
+            rows.append((name, None if count is None else charge_text(name, count), price, part))
+    rows.append(("all", None, None, _money(found.cost)))
+    columns = ("bucket", "count", "per million", "cost")
     return Table(
         tuple(Column(name, number=name != "bucket") for name in columns),
         tuple(rows),
@@ -298,20 +307,77 @@ def _priced(found: "Explained") -> Table:
     )
 
 
+def _units(found: "Explained") -> Mapping[str, int]:
+    return {} if found.rate is None else found.rate.pico
+
+
+def _charged(found: "Explained") -> Iterator[tuple[str, int | None]]:
+    """How many there are of what can be charged beside tokens, a price or none."""
+    used = {} if found.rated is None else found.rated.used
+    yield from ((name, used[name]) for name in CHARGES if name in used)
+
+
+def _per_charge(name: str, pico: int) -> str:
+    """The price of one request or attempt, or of a second: it is held for a microsecond."""
+    return _per_million(pico) if name == "gpu_second" else _decimal(pico)
+
+
+def _price_json(found: "Explained", places: Places) -> dict[str, object] | None:
+    rate = found.rate
+    if rate is None:
+        return None
+    price = rate.price
+    return {
+        "price_id": price.price_id,
+        "model": price.model,
+        "version": price.version,
+        "scope": price.scope,
+        "currency": price.currency,
+        "effective_from": price.effective_from,
+        "band": rate.band,
+        "discount_id": None if rate.discount is None else rate.discount.price_id,
+        **_prices_json(rate.pico),
+        "list": _prices_json(rate.list_pico),
+        "event": None if found.price_event is None else _event_json(found.price_event, places),
+    }
+
+
+def _prices_json(pico: Mapping[str, int]) -> dict[str, object]:
+    return {
+        "per_million": {name: _per_million(pico[name]) for name in BUCKETS if name in pico},
+        "charges": {name: _per_charge(name, pico[name]) for name in CHARGES if name in pico},
+    }
+
+
 def _price_words(found: "Explained") -> Iterator[str]:
-    price = found.price
-    if price is None:
+    rate = found.rate
+    if rate is None:
         yield "no price holds for this model at that time: `tollbook prices set`"
         return
-    event = found.price_event
+    price, event = rate.price, found.price_event
+    scope = "" if price.scope is None else f" for {price.scope}"
+    band = "" if rate.band is None else f", in its band {rate.band}"
     yield printable(
-        f"price: version {price.version} of {price.model}, in {price.currency}, from "
-        f"{instant(price.effective_from)}{f', event {event.name}' if event else ''}"
+        f"price: version {price.version} of {price.model}{scope}, in {price.currency}, from "
+        f"{instant(price.effective_from)}{band}{f', event {event.name}' if event else ''}"
     )
+    if rate.discount is not None:
+        off = rate.discount
+        percent = _decimal((off.discount or 0) * 10**10)
+        yield printable(
+            f"discount: {percent} % by version {off.version} of {off.model}"
+            f"{'' if off.scope is None else f' for {off.scope}'}"
+        )
     if found.cost.unpriced:
         yield f"no price for {', '.join(found.cost.unpriced)}, so the cost is not known"
     elif found.cost.pico is None:
         yield "nothing is known of its tokens, so neither of its cost"
+    for one in found.corrections:
+        what = "it counts as nothing" if one.usage is None else "its usage was corrected"
+        yield printable(
+            f"on {instant(one.made_at)} it was said that {what} ({one.reason}): this stands on a "
+            "line of its own in the month that was open then"
+        )
 
 
 def _counts_in(found: "Explained") -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 
 DATA_DEFAULT: Final = Path("tollbook-data")
-GROUPINGS: Final = ("key", "model", "day")
+GROUPINGS: Final = ("project", "key", "model", "day")
 _MONTH: Final = re.compile(r"([0-9]{4})-([0-9]{2})")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -92,7 +92,7 @@ class Parsed(click.ParamType):
 MONTH: Final = Parsed("YYYY-MM", parse_month)
 INSTANT: Final = Parsed("instant", parse_instant)
 NAMES: Final = Parsed("a,b", parse_names)
-GROUPS: Final = Parsed("key,model,day", parse_groups)
+GROUPS: Final = Parsed("project,key,model,day", parse_groups)
 PRICE: Final = Parsed("price", parse_price)
 
 

@@ -1,40 +1,99 @@
-"""`tollbook prices`: publish and list prices. A price is never changed, a later one takes over."""
+"""`tollbook prices`: publish, list, import, compare and try prices. A price is never changed, a
+later one takes over."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
-from gateway.cli.data import change_registry, registry
-from gateway.cli.options import INSTANT, PRICE, Parsed, json_option
-from gateway.cli.output import Column, Table, json_text, show
+from gateway.cli.account_facts import find
+from gateway.cli.data import all_names, change_registry, current_ledger, registry
+from gateway.cli.failure import EXIT_FAILED, Stop
+from gateway.cli.options import INSTANT, MONTH, PRICE, Parsed, csv_option, json_option, one_format
+from gateway.cli.output import json_text, show
 from gateway.cli.place import Place, place_option
-from ledger.amounts import decimal_text
+from gateway.cli.price_entries import (
+    CURRENCY_DEFAULT,
+    PRICED,
+    UNIT_DEFAULT,
+    UNITS,
+    Unit,
+    begin_of,
+    named_prices,
+    parse_band,
+    parse_currency,
+    parse_model,
+    parse_unit,
+    set_entry,
+)
+from gateway.cli.price_file import Around, Kind, Problem, judged, parse
+from gateway.cli.price_file import Parsed as ParsedFile
+from gateway.cli.price_words import (
+    difference_table,
+    differences,
+    file_table,
+    price_json,
+    prices_table,
+    simulated_json,
+    simulated_table,
+    standing,
+)
+from gateway.cli.progress import progress
 from ledger.clock import SystemClock
-from ledger.events import BUCKETS, Draft, PricePublished
+from ledger.errors import AmountError, BadZone
+from ledger.events import Draft, PriceEntry, PriceListed
+from ledger.events.money import Band
 from ledger.folds.book import Book
+from ledger.folds.price_lists import percent_parts, price_of
 from ledger.folds.prices import Price
 from ledger.identity import mint_id
+from ledger.zones import zone_of
 
-CURRENCY_DEFAULT: Final = "USD"
-TOKENS_PER_PRICE: Final = 1_000_000
-"""Prices are written per million tokens, as everybody writes them."""
-
-_CURRENCY: Final = re.compile(r"[A-Z]{3}")
+SUBJECT: Final = "prices"
+LIST_BYTES_MAX: Final = 900_000
+"""An event fits one frame of a log, which has a mebibyte; some of that is around the list."""
 
 
-def parse_currency(text: str) -> str:
-    """A currency's three letters. Raises `ValueError` with words."""
-    if not _CURRENCY.fullmatch(text.upper()):
-        raise ValueError(f"{text!r} is not a currency; write its three letters, such as USD or EUR")
-    return text.upper()
+def parse_percent(text: str) -> str:
+    """A discount in percent. Raises `ValueError` with words."""
+    try:
+        percent_parts(text.removesuffix("%"))
+    except AmountError as wrong:
+        raise ValueError(str(wrong)) from wrong
+    return text.removesuffix("%")
+
+
+def parse_zone(text: str) -> str:
+    """The name of a time zone. Raises `ValueError` with words and the nearest name."""
+    try:
+        zone_of(text)
+    except BadZone as wrong:
+        raise ValueError(str(wrong)) from wrong
+    return text
+
+
+def parse_reason(text: str) -> str:
+    """Why prices are made anew. Raises `ValueError` with words."""
+    if not text.strip() or not text.isprintable() or len(text) > 500:
+        raise ValueError("a reason is one line of 1 to 500 characters; it is kept for ever")
+    return text.strip()
+
+
+RERATE: Final = click.option(
+    "--rerate",
+    type=Parsed("reason", parse_reason),
+    metavar="REASON",
+    help="Allow it to begin earlier than a minute from now and so to price anew what is on the "
+    "bill of an open month. The reason is kept with it; a closed month never changes.",
+)
 
 
 @click.group("prices", no_args_is_help=True)
 def command() -> None:
-    """Prices per million tokens, by model and kind of token."""
+    """Prices by model and kind of token, with bands, discounts and charges."""
 
 
 @command.command("set")
@@ -46,6 +105,46 @@ def command() -> None:
 @click.option("--cache-write-in", type=PRICE, metavar="P", help="Input written to a cache.")
 @click.option("--reasoning-out", type=PRICE, metavar="P", help="Output that was reasoning.")
 @click.option("--other-out", type=PRICE, metavar="P", help="All other output.")
+@click.option("--request", type=PRICE, metavar="P", help="Each request whose tokens are known.")
+@click.option("--gpu-second", type=PRICE, metavar="P", help="Each second spent with a backend.")
+@click.option(
+    "--failed-attempt",
+    type=PRICE,
+    metavar="P",
+    help="Each call of a backend that failed and was tried elsewhere. Default: nothing.",
+)
+@click.option(
+    "--unit",
+    type=Parsed("tokens", parse_unit),
+    default=str(UNIT_DEFAULT),
+    show_default=True,
+    metavar="TOKENS",
+    help=f"How many tokens a price is for: {', '.join(UNITS)}.",
+)
+@click.option("--key", metavar="ID|NAME", help="Only for this key, before every other price.")
+@click.option("--project", metavar="ID|NAME", help="Only for the keys of this project.")
+@click.option(
+    "--discount",
+    type=Parsed("percent", parse_percent),
+    metavar="PERCENT",
+    help="Instead of prices: so much off the price that holds without this one.",
+)
+@click.option(
+    "--band",
+    "bands",
+    type=Parsed("band", parse_band),
+    multiple=True,
+    metavar="NAME:DAYS:HOURS:PRICES",
+    help="Other prices at some hours of the week: night:mon-fri:22:00-06:00:in=0.05,out=0.2. May "
+    "be given more than once. Default: the bands that the price has.",
+)
+@click.option("--no-bands", is_flag=True, help="Drop the bands that the price has.")
+@click.option(
+    "--zone",
+    type=Parsed("zone", parse_zone),
+    metavar="NAME",
+    help="By whose clock bands are told, such as Europe/Berlin.",
+)
 @click.option(
     "--currency",
     type=Parsed("currency", parse_currency),
@@ -57,48 +156,70 @@ def command() -> None:
     "begin",
     type=INSTANT,
     metavar="INSTANT",
-    help="From when on: 2026-11-01 or 2026-11-01T08:00:00Z. Default: now. It may be past.",
+    help="From when on: 2026-11-01 or 2026-11-01T08:00:00Z. Default: in a minute; with --rerate "
+    "now.",
 )
+@RERATE
 @place_option
 @json_option
 def set_price(
     model: str,
-    input_: str | None,
-    output: str | None,
-    uncached_in: str | None,
-    cached_in: str | None,
-    cache_write_in: str | None,
-    reasoning_out: str | None,
-    other_out: str | None,
+    unit: Unit,
+    key: str | None,
+    project: str | None,
+    discount: str | None,
+    bands: tuple[tuple[Band, ...], ...],
+    no_bands: bool,
+    zone: str | None,
     currency: str | None,
     begin: datetime | None,
+    rerate: str | None,
     place: Place,
     as_json: bool,
+    **given: str | None,
 ) -> None:
-    """Publish the price of MODEL ('*': every model without its own) for a million tokens.
+    """Publish the price of MODEL, or of all models that a pattern matches: 'llama-*', or '*'.
 
     A price is an exact decimal with at most six places. --in and --out stand for all kinds that
     are not given alone; a kind that is not given at all keeps the price it has.
     """
-    each = {
-        "uncached_in": uncached_in,
-        "cached_in": cached_in,
-        "cache_write_in": cache_write_in,
-        "reasoning_out": reasoning_out,
-        "other_out": other_out,
-    }
-    given = per_bucket(input_, output, each)
-    if not given:
-        raise click.UsageError("no price is given; give --in P and --out P, or a kind of token")
-    if not model.strip() or not model.isprintable():
-        raise click.UsageError(f"{model!r} is not the name of a model; give it as in /v1/models")
+    prices = _named(given)
+    if not prices and discount is None and not bands and not no_bands:
+        raise click.UsageError(
+            "no price is given; give --in P and --out P, or a kind of token, or --discount PERCENT"
+        )
+    if discount is not None and (prices or bands):
+        raise click.UsageError("--discount is off other prices; it stands without prices and bands")
+    if key is not None and project is not None:
+        raise click.UsageError("--key and --project exclude each other; give one of them")
+    scope = None
+    if key is not None or project is not None:
+        kind = "key" if key is not None else "project"
+        scope = scope_of(registry(place), place, f"{kind}/{key or project}")
     now = SystemClock().now()
-    price_id = mint_id()
-    book = change_registry(
-        place,
-        lambda book: publish(book, price_id, model, given, currency, begin or now, now),
+    said = PriceEntry(
+        price_id=mint_id(),
+        model=_model(model),
+        currency=CURRENCY_DEFAULT,
+        effective_from=begin_of(begin, rerate, now),
+        unit=unit,
+        per_unit=prices,
+        scope=scope,
+        discount=discount,
+        zone=zone,
+        bands=[band for parts in bands for band in parts],
     )
-    price = next(one for one in book.prices if one.price_id == price_id)
+    whole = bool(bands) or no_bands
+
+    def make(book: Book) -> Draft:
+        try:
+            entry = set_entry(book, said, currency, bands_given=whole)
+        except ValueError as wrong:
+            raise Stop(str(wrong)) from wrong
+        return listing(book, [entry], rerate, now)
+
+    book = change_registry(place, make)
+    price = next(one for one in book.prices if one.price_id == said.price_id)
     if as_json:
         click.echo(json_text(price_json(price)))
     else:
@@ -107,123 +228,245 @@ def set_price(
 
 @command.command("list")
 @place_option
+@csv_option
 @json_option
-def list_prices(place: Place, as_json: bool) -> None:
-    """List every price that was ever published, and which of them stands now."""
+def list_prices(place: Place, as_csv: bool, as_json: bool) -> None:
+    """List every price that was ever published, and which of them stands now.
+
+    --csv prints a file that `tollbook prices import` takes.
+    """
+    one_format(as_json, as_csv)
     prices = sorted(
         registry(place).prices,
-        key=lambda price: (price.model, price.effective_from, price.version),
+        key=lambda one: (one.model, one.scope or "", one.effective_from, one.version),
     )
     states = standing(prices, SystemClock().now())
     if as_json:
         rows = [{**price_json(price), "state": states[price.price_id]} for price in prices]
         click.echo(json_text({"prices": rows}))
+    elif as_csv:
+        show(file_table(prices, states), as_csv=True)
     else:
         show(
             prices_table(prices, states), empty="no price yet; `tollbook prices set` publishes one"
         )
 
 
-def per_bucket(
-    input_: str | None, output: str | None, each: Mapping[str, str | None]
-) -> dict[str, str]:
-    """The price of each bucket that was given, alone or by its side. Pure."""
-    prices = {}
-    for bucket in BUCKETS:
-        side = input_ if bucket.endswith("_in") else output
-        price = side if each[bucket] is None else each[bucket]
-        if price is not None:
-            prices[bucket] = price
-    return prices
+@command.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only say what is wrong with it.")
+@click.option(
+    "--from",
+    "begin",
+    type=INSTANT,
+    metavar="INSTANT",
+    help="When what names no instant begins. Default: in a minute; with --rerate now.",
+)
+@RERATE
+@place_option
+@json_option
+def import_prices(
+    file: Path,
+    dry_run: bool,
+    begin: datetime | None,
+    rerate: str | None,
+    place: Place,
+    as_json: bool,
+) -> int:
+    """Publish all prices of FILE, CSV or TOML, together: all of them or none.
 
-
-def publish(
-    book: Book,
-    price_id: str,
-    model: str,
-    given: Mapping[str, str],
-    currency: str | None,
-    begin: datetime,
-    now: datetime,
-) -> Draft:
-    """The fact of a new price for `model` from `begin` on, made from the book's newest. Pure.
-
-    A bucket that is not in `given` keeps what the model's own price then is, unless the currency
-    changes: an amount in another currency is not carried over.
+    Every problem is listed with its line; with one of them nothing is published.
     """
-    own = [price for price in book.prices if price.model == model]
-    begun = [price for price in own if price.effective_from <= begin]
-    before = max(begun, key=lambda price: (price.effective_from, price.version), default=None)
-    currency = currency or (before.currency if before else CURRENCY_DEFAULT)
-    kept = per_million(before) if before and before.currency == currency else {}
-    prices = {**kept, **given}
-    version = max((price.version for price in own), default=0)
-    payload = PricePublished(
-        price_id=price_id,
-        model=model,
-        base=version,
-        version=version + 1,
-        currency=currency,
-        effective_from=begin,
-        per_million={bucket: prices[bucket] for bucket in BUCKETS if bucket in prices},
-    )
-    return Draft(price_id, model, now, payload)
+    now = SystemClock().now()
+    read: list[ParsedFile] = []
 
-
-def per_million(price: Price) -> dict[str, str]:
-    """The exact decimal of a million tokens by bucket. Pure."""
-    return {
-        bucket: decimal_text(price.pico[bucket] * TOKENS_PER_PRICE)
-        for bucket in BUCKETS
-        if bucket in price.pico
-    }
-
-
-def standing(prices: list[Price], now: datetime) -> dict[str, str]:
-    """Of each price whether it stands `now`, comes later, or is past. Pure."""
-    latest: dict[str, Price] = {}
-    for price in prices:
-        old = latest.get(price.model)
-        order = (price.effective_from, price.version)
-        if price.effective_from <= now and (
-            old is None or order > (old.effective_from, old.version)
-        ):
-            latest[price.model] = price
-    return {
-        price.price_id: "now"
-        if latest.get(price.model) is price
-        else ("later" if price.effective_from > now else "past")
-        for price in prices
-    }
-
-
-def price_json(price: Price) -> dict[str, object]:
-    """One price for JSON; a bucket without a price is null."""
-    prices = per_million(price)
-    return {
-        "id": price.price_id,
-        "model": price.model,
-        "version": price.version,
-        "currency": price.currency,
-        "from": price.effective_from,
-        "per_million": {bucket: prices.get(bucket) for bucket in BUCKETS},
-    }
-
-
-def prices_table(prices: list[Price], states: Mapping[str, str]) -> Table:
-    """Prices as a table, per million tokens; a bucket without a price is a dash."""
-    columns = [Column("model"), Column("from"), Column("state"), Column("currency")]
-    return Table(
-        columns=(*columns, *(Column(bucket, number=True) for bucket in BUCKETS)),
-        rows=tuple(
-            (
-                price.model,
-                price.effective_from,
-                states[price.price_id],
-                price.currency,
-                *(per_million(price).get(bucket) for bucket in BUCKETS),
+    def make(book: Book) -> Draft:
+        parsed = _read(file, book, place, begin_of(begin, rerate, now))
+        closed = book.periods[-1].end if book.periods else None
+        found = judged(parsed, book.prices, now, rerate, closed)
+        if found:
+            raise _Problems(found)
+        draft = listing(book, parsed.entries, rerate, now)
+        if len(msgspec.json.encode(draft.payload)) > LIST_BYTES_MAX:
+            raise Stop(
+                f"{file} holds {len(parsed.entries):,} prices, more than one event can; split it"
             )
-            for price in prices
-        ),
-        notes=("Prices are for a million tokens.",),
-    )
+        read[:] = [parsed]
+        return draft
+
+    try:
+        if dry_run:
+            make(registry(place))
+        else:
+            change_registry(place, make)
+    except _Problems as wrong:
+        return _refuse(file, wrong.problems, as_json)
+    entries = read[0].entries
+    if as_json:
+        ids = [entry.price_id for entry in entries]
+        click.echo(
+            json_text(
+                {
+                    "imported": not dry_run,
+                    "prices": [] if dry_run else ids,
+                    "count": len(ids),
+                    "problems": [],
+                }
+            )
+        )
+    else:
+        what = "would be published" if dry_run else "published, all together"
+        click.echo(f"{file}: {len(entries):,} prices {what}")
+    return 0
+
+
+@command.command("diff")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@place_option
+@csv_option
+@json_option
+def diff(file: Path, place: Place, as_csv: bool, as_json: bool) -> int:
+    """Show what the prices of FILE would change, each against what then stands for its model and
+    scope. Publishes nothing."""
+    one_format(as_json, as_csv)
+    now, book = SystemClock().now(), registry(place)
+    parsed = _read(file, book, place, begin_of(None, None, now))
+    if parsed.problems:
+        return _refuse(file, parsed.problems, as_json)
+    found = differences(book, parsed)
+    if as_json:
+        click.echo(json_text({"differences": found}))
+    else:
+        show(difference_table(found), as_csv=as_csv, empty=f"{file} changes no price")
+    return 0
+
+
+@command.command("simulate")
+@click.argument(
+    "file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--month",
+    type=MONTH,
+    required=True,
+    metavar="YYYY-MM",
+    help="The month whose usage is priced, in the zone of the books.",
+)
+@place_option
+@csv_option
+@json_option
+def simulate(file: Path | None, month: str, place: Place, as_csv: bool, as_json: bool) -> int:
+    """Show what a month would have cost at the prices of FILE (default: at those that stand now)
+    beside what it cost. Publishes nothing.
+
+    The prices of FILE stand in the place of all others for the same model and scope; one that
+    begins outside of the month counts from its first instant.
+    """
+    from ledger.sql.replay import load_book
+    from ledger.sql.simulate import simulated, standing_now
+
+    one_format(as_json, as_csv)
+    now = SystemClock().now()
+    with current_ledger(place) as ledger, ledger.read() as read:
+        book = load_book(read)
+        candidates = standing_now(book, now)
+        if file is not None:
+            parsed = _read(file, book, place, begin_of(None, None, now))
+            if not parsed.problems:
+                candidates, parsed = _priced(parsed, book)
+            if parsed.problems:
+                return _refuse(file, parsed.problems, as_json)
+        with progress(f"pricing {month} twice"):
+            found = simulated(read, book, month, candidates)
+    closed = any(period.month == month for period in book.periods)
+    if as_json:
+        click.echo(json_text(simulated_json(month, closed, found)))
+    else:
+        show(
+            simulated_table(month, closed, found),
+            as_csv=as_csv,
+            empty=f"no request of {month} has an end yet",
+        )
+    return 0
+
+
+def listing(book: Book, entries: Sequence[PriceEntry], rerate: str | None, now: datetime) -> Draft:
+    """The fact of these prices, made from the book's newest."""
+    payload = PriceListed(base=len(book.prices), entries=list(entries), rerate=rerate)
+    return Draft(mint_id(), SUBJECT, now, payload)
+
+
+def scope_of(book: Book, place: Place, text: str) -> str:
+    """The scope that `key/ID|NAME` or `project/ID|NAME` names. Raises `Stop`."""
+    kind, slash, which = text.partition("/")
+    if not slash or kind not in ("key", "project") or not which:
+        raise Stop(f"{text!r} is no scope; write key/ID or project/ID, an id or a name")
+    found, id_ = find(book, all_names(place), which, (kind,))
+    return f"{found}/{id_}"
+
+
+class _Problems(Exception):
+    """What is wrong with a price file; it never leaves this module."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("a price file has problems")
+        self.problems = problems
+
+
+def _read(file: Path, book: Book, place: Place, begin: datetime) -> ParsedFile:
+    kind: Kind = "toml" if file.suffix.lower() == ".toml" else "csv"
+    names = all_names(place)
+
+    def scope(text: str) -> str:
+        before, slash, which = text.partition("/")
+        if not slash or before not in ("key", "project") or not which:
+            raise ValueError(f"{text!r} is no scope; write key/ID or project/ID, an id or a name")
+        try:
+            return "/".join(find(book, names, which, (before,)))
+        except Stop as wrong:
+            raise ValueError(wrong.message) from wrong
+
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        raise Stop(
+            f"{file} is no text in UTF-8: {wrong}; save it as CSV or TOML in UTF-8"
+        ) from None
+    return parse(text, kind, Around(begin=begin, scope=scope, zone=parse_zone, mint=mint_id))
+
+
+def _priced(parsed: ParsedFile, book: Book) -> tuple[list[Price], ParsedFile]:
+    """The entries as prices that are later than all others; or the file with what is wrong."""
+    last = max((price.version for price in book.prices), default=0)
+    prices, problems = [], list(parsed.problems)
+    for number, one in enumerate(parsed.found, 1):
+        made = price_of(one.entry, last + number)
+        if isinstance(made, str):
+            problems.append(Problem(one.line, made))
+        else:
+            prices.append(made)
+    return prices, ParsedFile(parsed.found, problems)
+
+
+def _refuse(file: Path, problems: Sequence[Problem], as_json: bool) -> int:
+    if as_json:
+        click.echo(json_text({"imported": False, "problems": problems}))
+    for one in problems:
+        click.echo(f"{file}:{one.line}: {one.words}", err=True)
+    count = "1 problem" if len(problems) == 1 else f"{len(problems):,} problems"
+    click.echo(f"tollbook: {file} has {count}; nothing was published", err=True)
+    return EXIT_FAILED
+
+
+def _named(given: Mapping[str, str | None]) -> dict[str, str]:
+    names = {"input_": "in", "output": "out"}
+    said = ((names.get(name, name), text) for name, text in given.items() if text is not None)
+    prices = named_prices(said)
+    return {name: prices[name] for name in PRICED if name in prices}
+
+
+def _model(text: str) -> str:
+    try:
+        return parse_model(text)
+    except ValueError as wrong:
+        raise click.UsageError(str(wrong)) from None

@@ -21,8 +21,9 @@ from ledger.folds.prices import Price
 from ledger.folds.rating import Kind, Rated
 from ledger.folds.usage import HOUR_US, ZERO, Totals, by_bucket
 from ledger.sql import tables
+from ledger.sql.adjust import corrections_of_all_time
 from ledger.sql.names import key_names, names_of
-from ledger.sql.rated import Step, month_lines, rated
+from ledger.sql.rated import Frame, Step, cell_of, merged, month_lines, rated
 from ledger.sql.replay import load_book
 from ledger.sql.session import ReadSession
 from ledger.zones import local_day, month_span
@@ -138,7 +139,13 @@ def _rated(read: ReadSession, book: Book, month: str | None, step: Step) -> Iter
         return month_lines(read, book, month, step=step)
     hour = tables.usage_hourly.c.hour_us
     last = read.value(select(func.max(hour)))
-    return rated(read, book, 0, 0 if last is None else last + HOUR_US, step=step)
+    frame = Frame(0, 0 if last is None else last + HOUR_US, book.rules.zone, book)
+    usual = rated(read, book, frame.first_us, frame.after_us, step=step)
+    extra = (
+        msgspec.structs.replace(one, start_us=cell_of(one.start_us, frame, step))
+        for one in corrections_of_all_time(read, book)
+    )
+    return merged((*usual, *extra))
 
 
 def month_range(month: str, zone: str = "UTC") -> tuple[datetime, datetime]:

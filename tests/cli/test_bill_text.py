@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.bill import bill_table, line_json, notes, pico_of
+from gateway.cli.bill import bill_table, line_json, notes
 from gateway.cli.output import csv_text, json_text, table_text
-from ledger.amounts import decimal_text
+from ledger.amounts import decimal_text, pico_of
 from ledger.sql.bill import BillLine
 
 
@@ -42,9 +42,16 @@ def test_a_line_for_json() -> None:
         "other_out",
         "requests",
         "basis",
+        "charges",
         "cost",
         "currency",
         "unpriced",
+        "price",
+        "price_version",
+        "band",
+        "discount",
+        "kind",
+        "corrects",
     ]
     assert (shown["key"], shown["cost"], shown["cache_write_in"]) == ("k1", "0.0000045", None)
     assert '"cost": "0.0000045"' in json_text(shown)
@@ -74,9 +81,10 @@ def test_what_nobody_knows_is_a_dash_and_what_is_zero_is_zero() -> None:
         "reported",
         "0.0000045",
         "USD",
+        "–",
     ]
     assert csv_text(bill_table([line()], ("model",))).splitlines()[1] == (
-        "m,1000,0,,,50,2,reported,0.0000045,USD"
+        "m,1000,0,,,50,2,reported,0.0000045,USD,"
     )
 
 

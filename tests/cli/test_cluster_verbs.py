@@ -64,7 +64,7 @@ def test_keys_and_prices_live_on_kafka_and_names_in_postgres(where: tuple[str, .
     assert run_json("keys", "revoke", "alice", *where)["revoked"] is not None
     again = run("keys", "revoke", "alice", *where)
     assert again.exit_code == 1 and "already" in again.stderr
-    told = run("prices", "set", "m", "--in", "1", "--out", "2", *where)
+    told = run("prices", "set", "m", "--in", "1", "--out", "2", "--rerate", "first", *where)
     assert told.exit_code == 0 and "no worker has passed it on" in told.stderr
     assert [price["state"] for price in run_json("prices", "list", *where)["prices"]] == ["now"]
 

@@ -21,6 +21,8 @@ from tests.cli.books import dead_spool, living_spool, run, run_json
 from tests.support import events
 
 MONTH = "2026-11"
+NOW = ("--rerate", "a test of what was")
+"""Prices of these tests hold at once, and for what was before."""
 
 
 @pytest.fixture
@@ -87,8 +89,8 @@ def test_a_key_is_revoked_by_name_or_id(data: Path) -> None:
 
 
 def test_a_price_is_set_kept_and_listed(data: Path) -> None:
-    run_json("prices", "set", "m", "--in", "0.15", "--out", "0.60", *at(data))
-    second = run_json("prices", "set", "m", "--cached-in", "0.05", *at(data))
+    run_json("prices", "set", "m", "--in", "0.15", "--out", "0.60", *NOW, *at(data))
+    second = run_json("prices", "set", "m", "--cached-in", "0.05", *NOW, *at(data))
     assert second["per_million"] == {
         "uncached_in": "0.15",
         "cached_in": "0.05",
@@ -103,7 +105,8 @@ def test_a_price_is_set_kept_and_listed(data: Path) -> None:
 
 def test_the_bill_after_a_crash_is_right(data: Path) -> None:
     key = create(data, "alice")["id"]
-    run_json("prices", "set", "m", "--in", "1", "--out", "2", "--from", "2026-11-01", *at(data))
+    price = ("--in", "1", "--out", "2", "--from", "2026-11-01", *NOW)
+    price_id = run_json("prices", "set", "m", *price, *at(data))["id"]
     dead_spool(
         data,
         *events.life("r1", key_id=key),
@@ -128,9 +131,16 @@ def test_the_bill_after_a_crash_is_right(data: Path) -> None:
         "other_out": 4,
         "requests": 1,
         "basis": "reported",
+        "charges": {},
         "cost": "0.00002",
         "currency": "USD",
         "unpriced": [],
+        "price": price_id,
+        "price_version": 1,
+        "band": None,
+        "discount": None,
+        "kind": "usage",
+        "corrects": None,
     }
     unpriced = next(row for row in rows if row["model"] == "other")
     assert unpriced["cost"] is None and unpriced["unpriced"] == ["uncached_in", "other_out"]
@@ -141,14 +151,15 @@ def test_the_bill_by_day_as_csv_and_as_a_table(data: Path) -> None:
     none = events.finished("r2", at=later, usage=Usage(), basis="none")
     dead_spool(data, *events.life("r1"), events.accepted("r2", at=later), none)
     csv = run("bill", "--month", MONTH, "--by", "day", "--csv", *at(data)).stdout.splitlines()
-    assert csv[0] == f"day,{','.join(BUCKETS)},requests,basis,cost,currency"
+    priced = "charges,cost,currency,price,price_id,discount_id,kind,corrects"
+    assert csv[0] == f"day,{','.join(BUCKETS)},requests,basis,{priced}"
     assert csv[1:] == [
-        "2026-11-03,12,0,0,0,4,1,reported,,",
-        "2026-11-04,,,,,,1,none,,",
+        "2026-11-03,12,0,0,0,4,1,reported,,,,,,,usage,",
+        "2026-11-04,,,,,,1,none,,,,,,,usage,",
     ]
     table = run("bill", "--month", MONTH, "--by", "day", *at(data)).stdout
     line = next(line for line in table.splitlines() if line.startswith("2026-11-04"))
-    assert line.split() == ["2026-11-04", *"–––––", "1", "none", "–", "–"]
+    assert line.split() == ["2026-11-04", *"–––––", "1", "none", "–", "–", "–"]
     assert "1 of 2 lines have no price for uncached_in, other_out" in table
     assert "no request of 2026-10 has an end yet" in (
         run("bill", "--month", "2026-10", *at(data)).stdout

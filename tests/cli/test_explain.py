@@ -20,7 +20,8 @@ from tests.support import events as say
 from tests.support.events import after
 
 HINT = "alice's own id"
-PRICES = ("--in", "0.5", "--cached-in", "0.05", "--out", "1.25", "--from", "2026-11-01")
+PRICES = ("--in", "0.5", "--cached-in", "0.05", "--out", "1.25")
+SINCE = ("--from", "2026-11-01", "--rerate", "a test of what was")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     its gateway, one that was refused, and many of another key."""
     data = tmp_path_factory.mktemp("explain") / "data"
     at = ("--data", str(data))
-    run_json("prices", "set", "m", *PRICES, *at)
+    run_json("prices", "set", "m", *PRICES, *SINCE, *at)
     client = client_request_of(HINT.encode(), hash_key(data))
     usage = Usage(uncached_in=100, cached_in=20, cache_write_in=0, reasoning_out=0, other_out=7)
     drafts = [
@@ -102,7 +103,8 @@ def test_a_request_is_explained_from_its_events_to_its_bill_line(data: Path) -> 
     assert said["price"]["version"] == 1 and said["price"]["per_million"]["cached_in"] == "0.05"
     assert said["basis"] == "running" and "up to a cut" in said["basis_said"]
     assert said["bill_line"]["requests"] == said["usage_hourly"]["requests"] == 1
-    assert said["line"] == "key=key-1,model=m,day=2026-11-03,basis=running"
+    price = said["price"]["price_id"]
+    assert said["line"] == f"key=key-1,model=m,day=2026-11-03,basis=running,price={price}"
     assert [one["request_id"] for one in said["same_client_id"]] == ["again0"]
     assert said["same_client_id"][0]["client_retry"] == 1
 
@@ -129,7 +131,8 @@ def test_the_event_of_the_price_stands_in_the_registry_log(data: Path) -> None:
     assert log == "registry"
     raw = Layout(data).registry_log.read_bytes()[int(offset) :]
     found, _ = json.JSONDecoder().raw_decode(raw.decode(errors="replace"))
-    assert found["type"] == "tollbook.price.published.v1" and found["data"]["version"] == 1
+    assert found["type"] == "tollbook.price.listed.v1"
+    assert found["data"]["rerate"] == SINCE[-1]
 
 
 def test_a_request_whose_gateway_died_is_explained_by_whoever_closed_it(data: Path) -> None:
@@ -151,7 +154,7 @@ def test_for_a_person_it_says_all_of_it_in_words(data: Path) -> None:
         "running: the engine's own count up to a cut",
         "price: version 1 of m, in USD",
         "spool/",
-        "tollbook explain --line 'key=key-1,model=m,day=2026-11-03,basis=running'",
+        "tollbook explain --line 'key=key-1,model=m,day=2026-11-03,basis=running,price=",
         "again0",
     ):
         assert words in shown, words

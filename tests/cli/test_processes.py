@@ -28,7 +28,8 @@ HEAVY = ("sqlalchemy", "duckdb", "pyarrow", "aiohttp", "starlette", "uvicorn", "
 def test_a_first_day(tmp_path: Path) -> None:
     data = tmp_path / "data"
     key = tollbook_json(data, "keys", "create", "--name", "alice")
-    tollbook(data, "prices", "set", "m", "--in", "1", "--out", "2", "--from", "2026-11-01")
+    since = ("--from", "2026-11-01", "--rerate", "first price")
+    tollbook(data, "prices", "set", "m", "--in", "1", "--out", "2", *since)
     dead_spool(data, *events.life("r1", key_id=key["id"]))
     rows = tollbook_json(data, "bill", "--month", "2026-11")["rows"]
     assert [(row["name"], row["requests"], row["cost"]) for row in rows] == [

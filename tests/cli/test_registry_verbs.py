@@ -1,21 +1,16 @@
-"""Keys and prices as facts: what a command makes of the book, without any file."""
+"""Keys as facts: what a command makes of the book, without any file."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.cli.failure import Stop
 from gateway.cli.keys import checked_name, find_key, issue, key_json, keys_table, revoke
-from gateway.cli.prices import per_bucket, per_million, prices_table, publish, standing
-from ledger.events import BUCKETS, Draft, payload_of
+from ledger.events import Draft, payload_of
 from ledger.folds.book import Book, Refused, fold_book
-from ledger.folds.prices import Price
 from streams.codec import decode, encode
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
-NONE_GIVEN: dict[str, str | None] = dict.fromkeys(BUCKETS)
 
 
 def folded(book: Book, draft: Draft) -> Book:
@@ -84,70 +79,3 @@ def test_a_key_is_revoked_once() -> None:
 def test_a_name_fits_a_line_of_a_bill(name: str) -> None:
     with pytest.raises(Stop, match="is not a name for a key"):
         checked_name(name)
-
-
-def test_a_side_stands_for_its_kinds() -> None:
-    assert per_bucket("1", "2", {**NONE_GIVEN, "cached_in": "0.1"}) == {
-        "uncached_in": "1",
-        "cached_in": "0.1",
-        "cache_write_in": "1",
-        "reasoning_out": "2",
-        "other_out": "2",
-    }
-    assert per_bucket(None, None, NONE_GIVEN) == {}
-
-
-def test_a_price_keeps_what_is_not_given() -> None:
-    book = folded(Book(), publish(Book(), "p1", "m", {"other_out": "2"}, None, NOW, NOW))
-    later = NOW + timedelta(days=1)
-    book = folded(book, publish(book, "p2", "m", {"uncached_in": "1"}, None, later, NOW))
-    assert per_million(book.prices[-1]) == {"uncached_in": "1", "other_out": "2"}
-    assert [price.version for price in book.prices] == [1, 2]
-
-
-def test_a_price_before_all_others_keeps_nothing() -> None:
-    book = folded(Book(), publish(Book(), "p1", "m", {"other_out": "2"}, "EUR", NOW, NOW))
-    before = NOW - timedelta(days=1)
-    book = folded(book, publish(book, "p2", "m", {"uncached_in": "1"}, None, before, NOW))
-    assert per_million(book.prices[-1]) == {"uncached_in": "1"}
-    assert book.prices[-1].currency == "USD"
-
-
-def test_another_currency_carries_no_amount_over() -> None:
-    book = folded(Book(), publish(Book(), "p1", "m", {"other_out": "2"}, "EUR", NOW, NOW))
-    kept = folded(book, publish(book, "p2", "m", {"uncached_in": "1"}, None, NOW, NOW))
-    assert (kept.prices[-1].currency, len(kept.prices[-1].pico)) == ("EUR", 2)
-    book = folded(book, publish(book, "p2", "m", {"uncached_in": "1"}, "USD", NOW, NOW))
-    assert per_million(book.prices[-1]) == {"uncached_in": "1"}
-
-
-def test_which_price_stands() -> None:
-    def price(price_id: str, version: int, days: int) -> Price:
-        return Price(
-            price_id=price_id,
-            model="m",
-            version=version,
-            currency="USD",
-            effective_from=NOW + timedelta(days=days),
-            pico={},
-        )
-
-    prices = [price("a", 1, -2), price("b", 2, -1), price("c", 3, -1), price("d", 4, 1)]
-    states = standing(prices, NOW)
-    assert states == {"a": "past", "b": "past", "c": "now", "d": "later"}
-    assert len(prices_table(prices, states).rows) == 4
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(BUCKETS),
-        st.decimals(min_value=0, max_value=10**6, places=6).map(lambda price: f"{price:f}"),
-        min_size=1,
-    )
-)
-def test_a_published_price_is_shown_exactly(given_: dict[str, str]) -> None:
-    book = folded(Book(), publish(Book(), "p1", "m", given_, None, NOW, NOW))
-    shown = per_million(book.prices[0])
-    again = folded(Book(), publish(Book(), "p1", "m", shown, None, NOW, NOW))
-    assert again.prices[0].pico == book.prices[0].pico
-    assert set(shown) == set(given_)

@@ -61,7 +61,7 @@ def test_a_request_goes_from_the_door_to_the_bill_over_kafka(tmp_path: Path) -> 
 
             wait_until(f"everything is up:\n{dev.output()}", serving, START_SECONDS_MAX)
             made = at(data, "keys", "create", "--name", "me")
-            at(data, "prices", "set", "*", "--in", "1", "--out", "2")
+            at(data, "prices", "set", "*", "--in", "1", "--out", "2", "--rerate", "first price")
             body = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
             url = f"http://127.0.0.1:{port}/v1/chat/completions"
             wait_until("the key is known", lambda: call(url, body, made["key"]).status == 200)

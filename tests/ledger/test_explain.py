@@ -9,6 +9,7 @@ from ledger.events.requests import RequestAccepted
 from ledger.folds.conservation import Conservation, cell_of
 from ledger.folds.cost import Cost, cost_of
 from ledger.folds.prices import Price
+from ledger.folds.rating import Rate
 from ledger.folds.requests import RequestRow, fold_request
 from ledger.sql.conservation import balances
 from ledger.sql.explain import Explained, explain, near, refusal_of, requests_of_client
@@ -43,7 +44,7 @@ def test_an_open_request_is_priced_and_billed_nowhere_yet(books: Books) -> None:
     found = explained(books.ledger, "r1")
     assert found.request.state == "open" and found.request.usage == tokens(out=2)
     assert (found.cost, found.cell, found.line) == (Cost(None, None), None, None)
-    assert found.price is not None and found.price.price_id == "p1"
+    assert found.rate is not None and found.rate.price.price_id == "p1"
 
 
 def test_the_cell_and_the_line_are_those_that_hold_it(books: Books) -> None:
@@ -54,7 +55,7 @@ def test_the_cell_and_the_line_are_those_that_hold_it(books: Books) -> None:
     early, late = explained(books.ledger, "early"), explained(books.ledger, "late")
     assert early.line is not None and (early.line.requests, early.line.cost) == (1, None)
     assert late.line is not None and (late.line.requests, late.line.cost) == (2, "0.000032")
-    assert early.price is None and late.price_event is not None
+    assert early.rate is None and late.price_event is not None
     assert late.price_event.id == "p1" and late.cost == Cost(16_000_000, "USD")
     assert early.cell is not None and early.cell[1].requests == 3
 
@@ -155,6 +156,7 @@ def test_what_is_unknown_costs_nothing_known_and_never_zero(
         price_id="p", model="m", version=1, currency="USD", effective_from=START, pico=rates
     )
     tokens_of = {name: counts.get(name) for name in BUCKETS}
-    found = cost_of(tokens_of, price)
+    rate = Rate(price, None, "USD", rates, rates)
+    found = cost_of(tokens_of, rate)
     assert (found.pico, found.unpriced, found.currency) == (*cost, "USD")
     assert cost_of(tokens_of, None).pico is None
