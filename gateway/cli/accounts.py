@@ -20,7 +20,7 @@ from gateway.cli.data import (
     all_names,
     change_registry,
     forget_name,
-    make_ready,
+    made_names,
     name_it,
     registry,
 )
@@ -57,9 +57,10 @@ def create_organization(
     name = checked_name(name, "an organization")
     held = retagged({}, tags)
     new = mint_id()
-    unused_name(_book(place), all_names(place), "organization", name)
+    names = made_names(place)
+    unused_name(registry(place), names, "organization", name)
     # The name first: if it cannot be kept, there is no organization that nobody knows by name.
-    name_it(make_ready(place), "organization", new, name)
+    name_it(place, "organization", new, name)
     now = SystemClock().now()
     change_registry(place, lambda book: organization(book, new, held, False, now))
     _say(as_json, {"id": new, "name": name, "tags": held})
@@ -79,12 +80,12 @@ def create_project(
     """Make a project called NAME in an organization; statements are made for projects."""
     name = checked_name(name, "a project")
     held = retagged({}, tags)
-    book, names = _book(place), all_names(place)
+    book, names = registry(place), all_names(place)
     _, payer = find(book, names, owner, ("organization",))
     unused_name(book, names, "project", name)
     new, now = mint_id(), SystemClock().now()
     project(book, new, payer, held, False, now)
-    name_it(make_ready(place), "project", new, name)
+    name_it(place, "project", new, name)
     change_registry(place, lambda book: project(book, new, payer, held, False, now))
     _say(as_json, {"id": new, "name": name, "organization": payer, "tags": held})
 
@@ -231,13 +232,6 @@ def tree_table(
 def _key_row(key: "KeyNode", project_id: str | None) -> tuple[Cell, ...]:
     state = "revoked" if key.revoked else "open"
     return "key", key.id, key.name, project_id, state, None, tags_text(key.tags)
-
-
-def _book(place: Place) -> Book:
-    """The registry, or an empty one where nothing was ever written."""
-    if place.embedded and not place.data.exists():
-        return Book()
-    return registry(place)
 
 
 def _say(as_json: bool, said: Mapping[str, object]) -> None:

@@ -133,6 +133,17 @@ def all_names(
         return {kind: names_of(read, kind) for kind in kinds}
 
 
+def made_names(place: Place) -> dict[str, dict[str, str]]:
+    """`all_names` of a ledger that is made or migrated if need be: for what comes first of all."""
+    make_ready(place)
+    if place.embedded:
+        refuse_relayed(place.data)
+    from ledger.sql.session import open_ledger
+
+    open_ledger(place.ledger_target).close()
+    return all_names(place)
+
+
 def name_key(place: Place, key_id: str, name: str) -> None:
     """Give a key its name. The ledger is made or migrated if need be."""
     name_it(place, "key", key_id, name)

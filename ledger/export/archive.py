@@ -1,10 +1,10 @@
 """The events of a closed month as one file, from which its chains can be made anew without us.
 
-It holds what stands between the cut of the month closed before and this month's own, with the heads
-at both. So the archives of all months, one after the other, hold every event that was billed.
+It holds what stands behind the cuts of all months closed before, up to this month's own, with the
+heads at both. So the archives of all months, one after the other, hold every event that was billed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -49,19 +49,20 @@ def listed(heads: Heads) -> list[ChainHead]:
 def write_archive(
     read: ReadSession,
     period: Period,
-    before: Period | None,
+    closed: Iterable[Period],
     directory: Path,
     *,
     progress: Progress = lambda done, total: None,
 ) -> Archived:
-    """Write the events of `period` behind those of `before`, the month closed before it, into
-    `directory`.
+    """Write into `directory` the events of `period` that no month closed before it holds. `closed`
+    are all closed months, or at least those before.
 
     Raises `ExportFailed` if the ledger's events do not lead to the root that was noted when the
     month was closed, and `ChainBroken` if some are missing.
     """
+    before = [one for one in closed if one.number < period.number]
     heads = _heads(read, period)
-    earlier = {} if before is None else _heads(read, before)
+    earlier = _earlier(read, heads, before)
     total = sum(
         max(0, sequence - earlier.get(chain, (0, ""))[0]) for chain, (sequence, _) in heads.items()
     )
@@ -72,7 +73,7 @@ def write_archive(
         files=[describe(path, total)],
         heads=listed(heads),
         before=listed(earlier),
-        previous_root=None if before is None else before.root,
+        previous_root=max(before, key=lambda one: one.number).root if before else None,
         events=total,
     )
 
@@ -88,6 +89,17 @@ def _heads(read: ReadSession, period: Period) -> Heads:
             "from before, or find the source with `tollbook audit`"
         )
     return heads
+
+
+def _earlier(read: ReadSession, heads: Heads, before: Sequence[Period]) -> Heads:
+    """Where the chains of `heads` stood when months were closed `before`: a month's own cut leaves
+    out sources that told nothing new."""
+    cut: dict[str, dict[str, int]] = {}
+    for source, topic in heads:
+        upto = max((one.cut.get(source, {}).get(topic, 0) for one in before), default=0)
+        if upto:
+            cut.setdefault(source, {})[topic] = upto
+    return heads_at(read, cut)
 
 
 def _batches(read: ReadSession, heads: Heads, earlier: Heads) -> Iterator[pa.RecordBatch]:

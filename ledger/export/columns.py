@@ -28,21 +28,29 @@ Values = Mapping[str, Sequence[Any]]
 class Column(msgspec.Struct, frozen=True):
     """One column: its name, its Arrow type, what it means, and where the value comes from.
 
-    `source` is the column of the SQL table; null for a value that is looked up elsewhere.
+    `source` is the column of the SQL table; null for a value that is looked up elsewhere. Every
+    integer and every amount has a `unit`; one that is `NUMBER` names or orders something, and
+    adding it up says nothing.
     """
 
     name: str
     type: Any
     meaning: str
     source: str | None = None
+    unit: str | None = None
 
 
-def _same(name: str, kind: Any, meaning: str) -> Column:
-    return Column(name, kind, meaning, name)
+NUMBER = "number"
+MICROSECONDS = "microseconds"
+OF_CURRENCY = "of the currency"
+
+
+def _same(name: str, kind: Any, meaning: str, unit: str | None = None) -> Column:
+    return Column(name, kind, meaning, name, unit)
 
 
 def _buckets(meaning: str) -> tuple[Column, ...]:
-    return tuple(_same(name, COUNT, f"{name}: {meaning}") for name in BUCKETS)
+    return tuple(_same(name, COUNT, f"{name}: {meaning}", "tokens") for name in BUCKETS)
 
 
 KEY_NAME = Column("key", TEXT, "the key's name; null once it was erased")
@@ -58,32 +66,36 @@ REQUEST_COLUMNS = (
     _same("stream", FLAG, "whether the answer was streamed"),
     Column("accepted_at", INSTANT, "when it was accepted: its date on a bill", "accepted_us"),
     _same("backend_id", TEXT, "the backend of the last attempt"),
-    _same("attempts", COUNT, "backends tried"),
-    _same("chunks", COUNT, "chunks with content that went to the client"),
+    _same("attempts", COUNT, "backends tried", "calls"),
+    _same("chunks", COUNT, "chunks with content that went to the client", "chunks"),
     _same("basis", TEXT, "how the counts were obtained"),
     *_buckets("tokens; null is unknown"),
     _same("outcome", TEXT, "how it ended"),
-    _same("status", COUNT, "HTTP status of the answer"),
+    _same("status", COUNT, "HTTP status of the answer", NUMBER),
     _same("reason", TEXT, "why it ended so, where there is more to say"),
-    _same("first_token_us", COUNT, "microseconds to the first chunk"),
-    _same("duration_us", COUNT, "microseconds to its end"),
-    _same("overhead_us", COUNT, "microseconds of that in the gateway itself"),
+    _same("first_token_us", COUNT, "microseconds to the first chunk", MICROSECONDS),
+    _same("duration_us", COUNT, "microseconds to its end", MICROSECONDS),
+    _same("overhead_us", COUNT, "microseconds of that in the gateway itself", MICROSECONDS),
     _same("client_request", TEXT, "keyed hash of the id that the client gave"),
-    _same("client_retry", COUNT, "how often the client says that it had tried this before"),
+    _same(
+        "client_retry", COUNT, "how often the client says that it had tried this before", "retries"
+    ),
 )
 
 ATTEMPT_COLUMNS = (
     Column("request_id", TEXT, "the request it was made for"),
-    Column("attempt", COUNT, "its number, from 1"),
+    Column("attempt", COUNT, "its number, from 1", unit=NUMBER),
     Column("last", FLAG, "whether no other was made after it"),
     Column("backend_id", TEXT, "the backend that was called"),
     Column("started_at", INSTANT, "when the call began"),
     Column("failed", TEXT, "why another one was made; null for the last"),
     Column("outcome", TEXT, "of the last: how the request ended"),
-    Column("status", COUNT, "of the last: HTTP status of the answer"),
+    Column("status", COUNT, "of the last: HTTP status of the answer", unit=NUMBER),
     Column("key_id", TEXT, "the API key of the request"),
     Column("model", TEXT, "the model that is billed: the one that answered, or was asked last"),
-    Column("cost", MONEY, "of the last what the request costs, of every other zero"),
+    Column(
+        "cost", MONEY, "of the last what the request costs, of every other zero", unit=OF_CURRENCY
+    ),
     Column("currency", TEXT, "currency of the cost"),
 )
 
@@ -97,19 +109,19 @@ COUNTER_COLUMNS = (
     Column(
         "process_started_at", INSTANT, "when the engine began, if it says", "process_started_us"
     ),
-    _same("running", COUNT, "requests that it worked on then"),
-    _same("waiting", COUNT, "requests that waited there then"),
+    _same("running", COUNT, "requests that it worked on then", "requests"),
+    _same("waiting", COUNT, "requests that waited there then", "requests"),
     _same("fault", TEXT, "why there are no counters"),
 )
 
 CONSERVATION_COLUMNS = (
     Column("source", TEXT, "the gateway, and its incarnation"),
     Column("hour", INSTANT, "start of the UTC hour of acceptance"),
-    Column("accepted", COUNT, "requests that were accepted, counted from events"),
-    Column("finished", COUNT, "of those, by their rows: finished"),
-    Column("abandoned", COUNT, "abandoned by a gateway that died"),
-    Column("open", COUNT, "without an end yet"),
-    Column("difference", COUNT, "accepted, less the other three; zero"),
+    Column("accepted", COUNT, "requests that were accepted, counted from events", unit="requests"),
+    Column("finished", COUNT, "of those, by their rows: finished", unit="requests"),
+    Column("abandoned", COUNT, "abandoned by a gateway that died", unit="requests"),
+    Column("open", COUNT, "without an end yet", unit="requests"),
+    Column("difference", COUNT, "accepted, less the other three; zero", unit="requests"),
 )
 
 HOURLY_COLUMNS = (
@@ -117,15 +129,15 @@ HOURLY_COLUMNS = (
     _same("key_id", TEXT, "API key"),
     _same("model", TEXT, "model"),
     _same("basis", TEXT, "how the counts were obtained"),
-    _same("requests", COUNT, "requests with an end"),
+    _same("requests", COUNT, "requests with an end", "requests"),
     *_buckets("sum of tokens over the rows that knew it"),
-    *(_same(f"{name}_known", COUNT, f"rows that knew {name}") for name in BUCKETS),
+    *(_same(f"{name}_known", COUNT, f"rows that knew {name}", "requests") for name in BUCKETS),
 )
 
 EVENT_COLUMNS = (
     _same("source", TEXT, "who wrote it: a name and an incarnation"),
     _same("topic", TEXT, "which of the source's logs"),
-    _same("sequence", COUNT, "its number in that log, from 1"),
+    _same("sequence", COUNT, "its number in that log, from 1", NUMBER),
     _same("id", TEXT, "names the fact"),
     _same("type", TEXT, "what happened, and the version of the wording"),
     _same("subject", TEXT, "whom it is about"),
@@ -136,7 +148,7 @@ EVENT_COLUMNS = (
 
 KEY_COLUMNS = (
     _same("key_id", TEXT, "API key"),
-    _same("version", COUNT, "how often it was written"),
+    _same("version", COUNT, "how often it was written", NUMBER),
     Column("issued_at", INSTANT, "when it was made", "issued_us"),
     Column("revoked_at", INSTANT, "when it was revoked; null: it works", "revoked_us"),
     _same("models", TEXT, "models it may call, a JSON list; null: every model"),
@@ -145,12 +157,16 @@ KEY_COLUMNS = (
 PRICE_COLUMNS = (
     _same("price_id", TEXT, "price"),
     _same("model", TEXT, "model; * for every model without a price of its own"),
-    _same("version", COUNT, "number within the model's prices"),
+    _same("version", COUNT, "number within the model's prices", NUMBER),
     _same("currency", TEXT, "currency"),
     Column("effective_from", INSTANT, "from when on it holds", "effective_us"),
     *(
         Column(
-            name, MONEY, f"price of a million tokens of {name}; null: none", f"{name}_per_million"
+            name,
+            MONEY,
+            f"price of a million tokens of {name}; null: none",
+            f"{name}_per_million",
+            "of the currency per million tokens",
         )
         for name in BUCKETS
     ),
@@ -176,27 +192,41 @@ BILL_COLUMNS = (
     Column("key_id", TEXT, "API key"),
     Column("model", TEXT, "model"),
     Column("basis", TEXT, "how the counts were obtained"),
-    Column("requests", COUNT, "requests with an end"),
-    *(Column(name, COUNT, f"{name}: tokens; null is unknown") for name in BUCKETS),
-    Column("cost", MONEY, "exact cost; null if tokens have no price or are not known"),
+    Column("requests", COUNT, "requests with an end", unit="requests"),
+    *(Column(name, COUNT, f"{name}: tokens; null is unknown", unit="tokens") for name in BUCKETS),
+    Column(
+        "cost", MONEY, "exact cost; null if tokens have no price or are not known", unit=OF_CURRENCY
+    ),
     Column("currency", TEXT, "currency of the cost"),
     Column("unpriced", LIST, "buckets with tokens and without a price"),
     Column("price_id", TEXT, "the price that it was rated by"),
-    Column("price_version", COUNT, "number of that price within its model's prices"),
+    Column("price_version", COUNT, "number of that price within its model's prices", unit=NUMBER),
     Column("band", TEXT, "the band of that price by weekday and hour; null: none"),
     Column("discount_id", TEXT, "the discount that was taken off; null: none"),
-    Column("requests_charged", COUNT, "requests that a price for each was charged for"),
-    Column("failed_attempts_charged", COUNT, "calls that failed and were charged for"),
-    Column("gpu_us_charged", COUNT, "microseconds with a backend that were charged for"),
+    Column(
+        "requests_charged", COUNT, "requests that a price for each was charged for", unit="requests"
+    ),
+    Column(
+        "failed_attempts_charged", COUNT, "calls that failed and were charged for", unit="calls"
+    ),
+    Column(
+        "gpu_us_charged",
+        COUNT,
+        "microseconds with a backend that were charged for",
+        unit=MICROSECONDS,
+    ),
     Column("kind", TEXT, "usage; late or corrected: a line that corrects an earlier one"),
     Column("corrects", TEXT, "of such a line: the event it corrects, as source:sequence"),
 )
 
 EXPORT_COLUMNS = (
     Column("month", TEXT, "month of the export"),
+    Column("kind", TEXT, "its format: parquet, csv, focus-1.2 and so on, or archive"),
+    Column("period", TEXT, "open or closed, when it was exported"),
+    Column("root", TEXT, "of a closed month: hash over all sources' chains at the cut"),
     Column("file", TEXT, "file name"),
-    Column("rows", COUNT, "rows in it"),
-    Column("bytes", COUNT, "its size"),
+    Column("rows", COUNT, "rows in it", unit="rows"),
+    Column("bytes", COUNT, "its size", unit="bytes"),
     Column("sha256", TEXT, "its hash"),
 )
 

@@ -1,20 +1,19 @@
 """CSV files whose bytes depend on their rows alone: for spreadsheets and for what reads no Parquet.
 
-Text always stands in quotes, so that an empty text is none the less no null: a null is an empty
-field without quotes. Decimals have a point and as many digits as are needed, instants are UTC by
-ISO 8601, lists are joined by a space. Lines end with a line feed.
+A null is an empty field; an empty text stands in quotes. Decimals have a point and as many digits
+as are needed, instants are UTC by ISO 8601, lists are joined by a space. Lines end with a line
+feed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.csv import CSVWriter, WriteOptions
 
-from ledger.export.columns import FLAG, INSTANT, LIST, MONEY, Column, assert_exact, schema_of
+from ledger.export.columns import INSTANT, LIST, MONEY, TEXT, Column, assert_exact, schema_of
 from ledger.export.parquet import groups
 
 
@@ -42,35 +41,38 @@ def write_csv(
 
 
 def _append(file: BinaryIO, group: pa.Table, seconds: bool) -> None:
-    table = pa.table(
-        [_plain(column, seconds) for column in group.columns], names=group.column_names
-    )
-    options = WriteOptions(include_header=False, quoting_style="needed")
-    with CSVWriter(file, table.schema, write_options=options) as writer:
-        writer.write_table(table)
+    cells = [_cells(column.combine_chunks(), seconds) for column in group.columns]
+    lines = pc.binary_join_element_wise(*cells, ",", null_handling="replace", null_replacement="")
+    file.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
 
 
-def _plain(column: Any, seconds: bool) -> Any:
-    """`column` as it is to be read. A number stays one: only text is written in quotes."""
+def _cells(column: pa.Array, seconds: bool) -> pa.Array:
+    """`column` as the text that stands in the file; null stays null."""
     if column.type == MONEY:
         return _decimal(column)
     if column.type == INSTANT:
-        return pc.strftime(
-            pc.cast(column, pa.timestamp("s" if seconds else "us", tz="UTC")), "%Y-%m-%dT%H:%M:%SZ"
-        )
+        unit = pa.timestamp("s" if seconds else "us", tz="UTC")
+        return pc.strftime(pc.cast(column, unit), "%Y-%m-%dT%H:%M:%SZ")
     if column.type == LIST:
-        return pc.binary_join(column, " ")
-    if column.type == FLAG or pa.types.is_date32(column.type):
-        return pc.cast(column, pa.string())
-    return column
+        return _quoted(pc.binary_join(column, " "))
+    if column.type == TEXT:
+        return _quoted(column)
+    return pc.cast(column, pa.string())
 
 
-def _decimal(column: Any) -> Any:
+def _quoted(column: pa.Array) -> pa.Array:
+    """Text in quotes where it needs them: for the sake of a comma, a quote or a line's end in it,
+    and where it is empty, because nothing at all is a null."""
+    quoted = pc.binary_join_element_wise('"', pc.replace_substring(column, '"', '""'), '"', "")
+    return pc.if_else(pc.match_substring_regex(column, '[",\r\n]|^$'), quoted, column)
+
+
+def _decimal(column: pa.Array) -> pa.Array:
     """Exact decimals without the zeros at their end, but with a point: a reader that guesses types
     would take a column of whole numbers for another."""
     text = pc.cast(column, pa.string())
     if pc.any(pc.match_substring(text, "E")).as_py():
         # Arrow writes small ones with an exponent, which spreadsheets read as floats.
         plain = [None if cell is None else f"{Decimal(cell):f}" for cell in text.to_pylist()]
-        text = pa.chunked_array([pa.array(plain, pa.string())])
+        text = pa.array(plain, pa.string())
     return pc.replace_substring_regex(text, r"^(-?[0-9]+\.[0-9])([0-9]*[1-9])?0*$", r"\1\2")

@@ -13,9 +13,10 @@ from ledger.folds.book import Book
 from ledger.folds.money import Period
 from ledger.folds.prices import Price
 from ledger.sql.adjust import period_of
+from ledger.sql.rated import frame_of
 from ledger.sql.replay import load_book
 from ledger.sql.session import ReadSession
-from ledger.zones import month_of, month_span
+from ledger.zones import month_of
 
 Span = tuple[int, int]
 """First and first-after instant in microseconds since 1970."""
@@ -57,12 +58,14 @@ class Month(msgspec.Struct, frozen=True, kw_only=True):
 def month_in(read: ReadSession, month: str) -> Month:
     """The `month`, `2026-11`, as the ledger has it. Raises `BadQuery` for no month."""
     book = load_book(read)
-    period = period_of(book, month)
-    if period is None:
-        zone, span = book.rules.zone, month_span(month, book.rules.zone)
-    else:
-        zone, span = period.zone, (to_us(period.start), to_us(period.end))
-    return Month(month=month, zone=zone, span=span, book=book, period=period)
+    frame = frame_of(book, month)
+    return Month(
+        month=month,
+        zone=frame.zone,
+        span=(frame.first_us, frame.after_us),
+        book=book,
+        period=period_of(book, month),
+    )
 
 
 def current_month(read: ReadSession, now: datetime) -> str:

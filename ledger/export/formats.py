@@ -324,9 +324,7 @@ def _write_archive(
             f"{month.month} is open, and only a closed month has a root that an archive can prove; "
             f"close it first: tollbook close {month.month}"
         )
-    number = month.period.number
-    before = next((one for one in month.closed if one.number == number - 1), None)
-    archived = write_archive(read, month.period, before, directory, progress=progress)
+    archived = write_archive(read, month.period, month.closed, directory, progress=progress)
     for file in archived.files:
         on_disk(directory / file.name)
     return Written(

@@ -5,7 +5,6 @@ pyarrow writes, DuckDB reads back: a mistake of one in a type or a sum is seen b
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -13,7 +12,8 @@ import pyarrow.parquet as pq
 
 from ledger.errors import ExportFailed
 from ledger.events import BUCKETS
-from ledger.export.columns import Column, assert_exact, duckdb_type, schema_of
+from ledger.export.columns import Column, assert_exact, schema_of
+from ledger.export.opened import opened, types_in
 from ledger.export.sums import Sums
 
 GROUP_ROWS = 100_000
@@ -56,9 +56,8 @@ def read_back(path: Path, columns: Sequence[Column], count: str) -> tuple[Sums, 
     Raises `ExportFailed` if a column is missing, strange, or not of the type it was written as.
     """
     with duckdb.connect(":memory:") as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        wanted = {column.name: duckdb_type(column) for column in columns}
-        file = _opened(connection, path, wanted)
+        wanted = types_in(path, columns)
+        file = opened(connection, path, wanted)
         found = dict(zip(file.columns, (str(kind) for kind in file.types), strict=True))
         if found != wanted:
             raise ExportFailed(f"{path} came back with columns {found}, not {wanted}; {_FAULT}")
@@ -67,23 +66,6 @@ def read_back(path: Path, columns: Sequence[Column], count: str) -> tuple[Sums, 
     rows, requests, *rest = (int(cell) for cell in row)
     tokens = dict(zip(BUCKETS, rest[::2], strict=True))
     return Sums(requests, tokens, known=dict(zip(BUCKETS, rest[1::2], strict=True))), rows
-
-
-def _opened(connection: Any, path: Path, wanted: dict[str, str]) -> Any:
-    """The file as DuckDB reads it. CSV tells no types: its cells have to fit those `wanted`."""
-    if path.suffix != ".csv":
-        return connection.read_parquet(str(path))
-    # A list is joined in a text there.
-    kinds = {name: "VARCHAR" if kind == "VARCHAR[]" else kind for name, kind in wanted.items()}
-    try:
-        file = connection.read_csv(
-            str(path), header=True, sep=",", quotechar='"', escapechar='"', dtype=kinds,
-            allow_quoted_nulls=False,
-        )  # fmt: skip
-        wanted.update(kinds)
-        return file
-    except duckdb.Error as wrong:
-        raise ExportFailed(f"{path} cannot be read back ({wrong}); {_FAULT}") from wrong
 
 
 _FAULT = "this is a fault of Tollbook or of a library: please report it"

@@ -42,6 +42,8 @@ class Verified(msgspec.Struct, kw_only=True):
     findings: list[str] = []
     proven: list[str] = []
     unproven: list[str] = []
+    heads: Heads = {}
+    before: Heads = {}
 
     def say(self, words: str) -> None:
         """Note something that is wrong; beyond `FINDINGS_MAX` only that there is more."""
@@ -87,13 +89,13 @@ def _exports_in(place: Path) -> list[Path]:
 
 
 def _verify_one(directory: Path, root: str | None, progress: Progress) -> Verified:
-    found = Verified(directory=directory, findings=[], proven=[], unproven=[])
+    found = Verified(directory=directory)
     manifest = _manifest(directory, found)
     if manifest is None:
         return found
     found.kind, found.month, found.root = manifest.kind, manifest.month, manifest.root
     whole = _files(directory, manifest, found)
-    heads = _root(manifest, root, found)
+    heads = found.heads = _root(manifest, root, found)
     if manifest.kind == ARCHIVE:
         _archive(directory, manifest, heads, whole, found, progress)
     elif manifest.root is not None:
@@ -203,14 +205,9 @@ def _archive(
     progress: Progress,
 ) -> None:
     """Make every chain anew from the events, from the heads of the month before to this one's."""
-    before = _heads_of(manifest.before or [], found)
-    if manifest.previous_root is not None and root_of(before) != manifest.previous_root:
-        found.say(
-            f"the heads of the month before make the root {root_of(before)}, and the manifest says "
-            f"{manifest.previous_root}"
-        )
+    before = found.before = _heads_of(manifest.before or [], found)
     if manifest.previous_root is None and before:
-        found.say("there are heads of a month before, and no root of it")
+        found.say("there are heads of months before, and no root of any")
     if not whole:
         found.unproven.append(f"the chains: {EVENTS} is not read, because files are damaged")
         return
@@ -227,8 +224,8 @@ def _archive(
     found.events = walk.events
     if not walk.broken:
         found.proven.append(
-            f"{walk.events:,} events lead, one by one and with none left out, from the heads of "
-            f"the month before to the heads of {manifest.month}"
+            f"{walk.events:,} events lead, one by one and with none left out, from where months "
+            f"before ended to the heads of {manifest.month}"
         )
     _past(manifest, walk, found)
 
@@ -242,14 +239,14 @@ def _past(manifest: Manifest, walk: "_Walk", found: Verified) -> None:
             f"the closing of the month before, with the root {manifest.previous_root}, is among "
             "the events"
         )
-    elif walk.roots:
+    else:
         found.say(
-            "the closings of months among the events tell other roots than "
-            f"{manifest.previous_root}, which the manifest names as that of the month before"
+            f"no closing among the events tells the root {manifest.previous_root}, which the "
+            "manifest names as that of the month before"
         )
     found.unproven.append(
-        "what happened before: the archive of the month with the root "
-        f"{manifest.previous_root} holds that"
+        "what happened before: the archives of the months up to the one with the root "
+        f"{manifest.previous_root} hold that"
     )
 
 
@@ -321,7 +318,7 @@ class _Walk:
                     "says: at least one of them was changed",
                 )
         for chain in sorted(self._before.keys() - self._heads.keys()):
-            self._leave(chain, "it was in the month before, and this month has no head of it")
+            self._leave(chain, "it was in a month before, and this month has no head of it")
 
     def _leave(self, chain: tuple[str, str], words: str) -> None:
         self._left.add(chain)
@@ -340,9 +337,20 @@ class _Closing(msgspec.Struct, frozen=True):
 
 
 def _compare(found: Sequence[Verified]) -> None:
-    """Exports of one month have one root, whatever their kind."""
+    """Exports of one month have one root, whatever their kind, and a month goes on where others
+    ended."""
     roots: dict[str, str] = {}
+    ends: dict[tuple[str, str, int], str] = {}
     for one in found:
+        for chain, (sequence, head) in one.heads.items():
+            ends.setdefault((*chain, sequence), head)
+    for one in found:
+        for (source, topic), (sequence, head) in one.before.items():
+            if ends.get((source, topic, sequence), head) != head:
+                one.say(
+                    f"it goes on behind {source}:{sequence} of {topic} from another head than a "
+                    "month beside it ended with"
+                )
         if one.month is None or one.root is None:
             continue
         known = roots.setdefault(one.month, one.root)

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, get_args
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, text
 
 from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.sql import tables
@@ -18,7 +18,8 @@ SYSTEM_NAME: Final = "system"
 
 
 def set_name(tx: WriteSession, kind: Kind, of: str, name: str) -> None:
-    """Give the thing with id `of` a name, or another one."""
+    """Give the thing with id `of` a name, or another one, of which nothing is left then."""
+    _leave_no_trace(tx)
     tx.execute(upsert(tx.dialect, tables.names), {"kind": kind, "id": of, "name": name})
 
 
@@ -36,5 +37,13 @@ def key_names(read: ReadSession) -> dict[str, str]:
 
 def erase_name(tx: WriteSession, kind: Kind, of: str) -> bool:
     """Forget a name; false if there was none. Everything counted stays, under its id."""
+    _leave_no_trace(tx)
     table = tables.names
     return tx.execute(delete(table).where(table.c.kind == kind, table.c.id == of)) > 0
+
+
+def _leave_no_trace(tx: WriteSession) -> None:
+    # SQLite would keep the old bytes in its file until something else needs the room. Postgres
+    # takes them out when it next vacuums the table.
+    if tx.dialect == "sqlite":
+        tx.execute(text("PRAGMA secure_delete = ON"))

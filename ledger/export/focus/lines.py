@@ -26,10 +26,8 @@ def left_out(read: ReadSession, book: Book, month: str) -> LeftOut:
     """What of the bill of `month` has no row."""
     tokens = requests = 0
     for line in month_lines(read, book, month, step="span"):
-        if cost_of_rated(line).pico is not None:
-            continue
-        if any(line.totals.known):
-            tokens += sum(line.totals.tokens)
-        else:
+        if line.basis == "none":
             requests += line.totals.requests
+        elif cost_of_rated(line).pico is None:
+            tokens += sum(line.totals.tokens)
     return LeftOut(unpriced_tokens=tokens, unknown_requests=requests)

@@ -13,9 +13,9 @@ from typing import Any, Final
 import duckdb
 import msgspec
 
-from ledger.export.columns import duckdb_type
 from ledger.export.focus.columns import VERSIONS, FocusColumn, Version, file_columns, profile
 from ledger.export.focus.currencies import CURRENCIES
+from ledger.export.opened import opened, types_in
 
 _LATER: Final[tuple[Version, ...]] = ("1.3", "1.4")
 
@@ -324,17 +324,16 @@ def check_focus(path: Path, version: str) -> list[str]:
     Raises `BadQuery` for no version of ours, `OSError` if there is no such file.
     """
     path.stat()
-    wanted = {column.name: duckdb_type(column) for column in file_columns(version)}
+    wanted = types_in(path, file_columns(version))
     with duckdb.connect(":memory:") as connection:
-        connection.execute("SET TimeZone = 'UTC'")
         try:
-            file = _opened(connection, path, wanted)
+            file = opened(connection, path, wanted)
         except duckdb.Error as wrong:
             return [f"{path.name} cannot be read as FOCUS {version}: {str(wrong).splitlines()[0]}"]
         found = dict(zip(file.columns, (str(kind) for kind in file.types), strict=True))
         if list(found.items()) != list(wanted.items()):
             return list(_strange(found, wanted))
-        connection.execute("CREATE VIEW f AS SELECT * FROM file")
+        file.create_view("f")
         try:
             return [
                 *_broken(connection, rules_of(version)),
@@ -343,15 +342,6 @@ def check_focus(path: Path, version: str) -> list[str]:
             ]
         except duckdb.Error as wrong:
             return [f"{path.name} cannot be computed exactly: {str(wrong).splitlines()[0]}"]
-
-
-def _opened(connection: Any, path: Path, wanted: dict[str, str]) -> Any:
-    if path.suffix != ".csv":
-        return connection.read_parquet(str(path))
-    return connection.read_csv(
-        str(path), header=True, auto_detect=False, dtype=wanted, sep=",", quotechar='"',
-        allow_quoted_nulls=False,
-    )  # fmt: skip
 
 
 def _strange(found: dict[str, str], wanted: dict[str, str]) -> Iterator[str]:
