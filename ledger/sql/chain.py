@@ -5,17 +5,17 @@ computes all of them anew and compares.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Table, select
+from sqlalchemy import ColumnElement, Row, Table, func, select
 
 from ledger.chain import START, UNCHAINED_TOPICS, link, root_of
 from ledger.clock import to_us
 from ledger.errors import ChainBroken
 from ledger.events import Event
 from ledger.sql import tables
-from ledger.sql.session import ReadSession, WriteSession
+from ledger.sql.session import Ledger, ReadSession, WriteSession
 from ledger.sql.upsert import insert_missing
 
 Cut = Mapping[str, Mapping[str, int]]
@@ -26,6 +26,10 @@ Heads = dict[tuple[str, str], tuple[int, str]]
 
 RUN = 5000
 """Sequences that are read at a time."""
+
+STEP = 20_000
+"""How far a chain gets before its head is kept by itself: a tenth of a second of work, which is
+what closing a month may have to do again for each chain."""
 
 
 class Linked(msgspec.Struct, frozen=True, gc=False):
@@ -64,11 +68,20 @@ def heads_at(read: ReadSession, cut: Cut) -> Heads:
     What is not known yet is computed from the last head that is, and kept if `read` can write.
     Raises `ChainBroken`, naming the first event of a chain that the ledger does not have.
     """
+    kept = _kept(read)
     found: Heads = {}
     for source in sorted(cut):
         for topic, sequence in sorted(cut[source].items()):
-            if sequence > 0 and topic not in UNCHAINED_TOPICS:
-                found[source, topic] = sequence, _head_at(read, source, topic, sequence)
+            if sequence <= 0 or topic in UNCHAINED_TOPICS:
+                continue
+            heads = kept.get((source, topic), [])
+            at, text = max((one for one in heads if one[0] <= sequence), default=_START)
+            head = bytes.fromhex(text)
+            if at < sequence:
+                head = _walk(read, source, topic, (at, head), sequence)
+                if isinstance(read, WriteSession):
+                    keep(read, source, topic, sequence, head)
+            found[source, topic] = sequence, head.hex()
     return found
 
 
@@ -101,23 +114,74 @@ def links(
         after = last
 
 
-def _head_at(read: ReadSession, source: str, topic: str, sequence: int) -> str:
-    table = tables.chain_heads
-    kept = read.rows(
-        select(table.c.sequence, table.c.head)
-        .where(table.c.source == source, table.c.topic == topic, table.c.sequence <= sequence)
-        .order_by(table.c.sequence.desc())
-        .limit(1)
+def advance(ledger: Ledger, most: int) -> int:
+    """Keep further heads of chains that got far since the last one, so that closing a month has
+    little left to do. Links at most about `most` events; returns how many.
+
+    Only a head is written, in a transaction of its own. Raises `LedgerUnavailable`.
+    """
+    done = 0
+    with ledger.read() as read:
+        made = []
+        for source, topic, at, head in _far(read):
+            upto = at + STEP
+            made.append((source, topic, upto, _walk(read, source, topic, (at, head), upto)))
+            done += STEP
+            if done >= most:
+                break
+    if made:
+        with ledger.write() as tx:
+            for source, topic, sequence, found in made:
+                keep(tx, source, topic, sequence, found)
+    return done
+
+
+def _far(read: ReadSession) -> Iterator[tuple[str, str, int, bytes]]:
+    """The chains of which the ledger has the next `STEP` events, with their last kept head."""
+    topics, heads = tables.source_topics.c, tables.chain_heads.c
+    same = heads.source == topics.source, heads.topic == topics.topic
+    newest = func.coalesce(select(func.max(heads.sequence)).where(*same).scalar_subquery(), 0)
+    wanted = select(topics.source, topics.topic, newest.label("at")).where(
+        topics.topic.not_in(UNCHAINED_TOPICS), topics.last_sequence - newest >= STEP
     )
-    at, head = (kept[0].sequence, bytes.fromhex(kept[0].head)) if kept else (0, START)
-    if at == sequence:
-        return head.hex()
-    for run in links(read, source, topic, at, sequence):
+    for source, topic, at in read.rows(wanted):
+        if _count(read, source, topic, at + 1, at + STEP) < STEP:
+            # Something is missing: it may still come, and the audit tells of it if it does not.
+            continue
+        here = heads.source == source, heads.topic == topic, heads.sequence == at
+        head = read.value(select(heads.head).where(*here))
+        yield source, topic, at, START if head is None else bytes.fromhex(head)
+
+
+def _count(read: ReadSession, source: str, topic: str, low: int, high: int) -> int:
+    return sum(
+        read.value(
+            select(func.count()).where(
+                of.source == source, of.topic == topic, of.sequence.between(low, high)
+            )
+        )
+        for of in (tables.events.c, tables.duplicates.c, tables.conflicts.c)
+    )
+
+
+_START: Final = (0, START.hex())
+
+
+def _kept(read: ReadSession) -> dict[tuple[str, str], list[tuple[int, str]]]:
+    """Every head that is kept, by source and topic: there is one for thousands of events."""
+    kept: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for source, topic, sequence, head in read.rows(select(tables.chain_heads)):
+        kept.setdefault((source, topic), []).append((sequence, head))
+    return kept
+
+
+def _walk(read: ReadSession, source: str, topic: str, known: tuple[int, bytes], upto: int) -> bytes:
+    """The head at `upto` from the one that is known at an earlier sequence."""
+    after, head = known
+    for run in links(read, source, topic, after, upto):
         for one in run:
             head = one.after(head, source, topic)
-    if isinstance(read, WriteSession):
-        keep(read, source, topic, sequence, head)
-    return head.hex()
+    return head
 
 
 def keep(tx: WriteSession, source: str, topic: str, sequence: int, head: bytes) -> None:
