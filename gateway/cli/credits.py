@@ -24,7 +24,7 @@ from gateway.cli.money_facts import (
 from gateway.cli.options import INSTANT, MONTH, Parsed, csv_option, json_option, one_format
 from gateway.cli.output import Cell, Column, Table, json_text, show
 from gateway.cli.place import Place, place_option
-from gateway.cli.prices import parse_currency
+from gateway.cli.price_entries import parse_currency
 from gateway.cli.sources import checked_reason
 from ledger.amounts import decimal_text
 from ledger.clock import SystemClock, from_us, to_us

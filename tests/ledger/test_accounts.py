@@ -17,7 +17,7 @@ from ledger.folds.book import Book, Refused, fold_book
 from ledger.sql.accounts import balance, budgets, loose_of, standings, tree
 from ledger.sql.names import set_name
 from ledger.sql.replay import load_book
-from ledger.sql.session import Ledger
+from ledger.sql.session import Ledger, ReadSession
 from tests.ledger.ledgers import Feeder, Make
 from tests.support import events as say
 from tests.support.books import Books
@@ -183,6 +183,11 @@ def test_the_tree_has_names_until_they_are_forgotten(registry: Registry, ledger:
     assert [one.id for one in loose_of(registry.book, {})] == ["key-2"]
 
 
+def budget_used(read: ReadSession) -> dict[str, int]:
+    """What was used of each month's budget, in millionths of the currency."""
+    return {one.month: one.used // 10**6 for one in budgets(read, load_book(read))}
+
+
 instants = st.builds(
     lambda days, seconds: START + timedelta(days=days, seconds=seconds),
     st.integers(-40, 40),
@@ -234,6 +239,8 @@ def test_a_closed_month_takes_nothing_from_a_balance_and_gives_nothing(
     """What came too late for the closing is used as well: it lands in a later month."""
     registry.add(put(registry.book, "project/p1", "1"))
     registry.add(assigned(registry.book, "key-1", "p1", {}, BEFORE))
+    months = months_of("UTC", "2026-11", "2026-12", START)
+    registry.add(budgeted(registry.book, "p1", months, "EUR", "1", "plan", START))
     cut = books.add(*say.life("r1", usage=used(7)))[-1]
     assert left(books.ledger, "project/p1") == 1_000_000 - 7
     closing = say.period_closed({cut.source: {cut.topic: cut.sequence}}, prices=1, requests=1)
@@ -242,3 +249,8 @@ def test_a_closed_month_takes_nothing_from_a_balance_and_gives_nothing(
     books.add(*say.life("r2", after(5), usage=used(60)))
     books.add(*say.life("r3", START + 30 * DAY, usage=used(500)))
     assert left(books.ledger, "project/p1") == 1_000_000 - 567
+    # Within the month that it lands in, and within the closed one.
+    assert left(books.ledger, "project/p1", to_us(START + 31 * DAY)) == 1_000_000 - 567
+    assert left(books.ledger, "project/p1", to_us(after(60))) == 1_000_000 - 7
+    with books.ledger.read() as read:
+        assert budget_used(read) == {"2026-11": 7, "2026-12": 560}
