@@ -13,7 +13,7 @@ from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
 from gateway.cli.sources import checked_reason, find_source
 from ledger.clock import SystemClock
-from ledger.errors import NotClosable, RegistryRefused
+from ledger.errors import LedgerUnavailable, NotClosable, RegistryRefused
 from ledger.identity import mint_id
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def command(
                 closing = _foresee(place, month, without)
         if place.embedded:
             catch_up(place)
+        _keep_heads(place, closing)
     payload = closing.payload
     if as_json:
         click.echo(json_text({"closed": not dry_run, "period": payload}))
@@ -98,3 +99,15 @@ def _append(place: Place, closing: "Closing") -> None:
 
     now = SystemClock().now()
     change_registry(place, lambda newest: draft(closing, newest, now, mint_id()))
+
+
+def _keep_heads(place: Place, closing: "Closing") -> None:
+    """Note the heads of the chains at the cut, so that no export of this month walks them again."""
+    from ledger.sql.chain import heads_at
+
+    try:
+        with current_ledger(place, readonly=False) as ledger, ledger.write() as tx:
+            heads_at(tx, closing.payload.cut)
+    except LedgerUnavailable:
+        # The month is closed all the same, and the heads follow from the events at any time.
+        return

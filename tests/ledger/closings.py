@@ -17,6 +17,7 @@ def closing(
     month: str = "2026-11",
     now: datetime | None = None,
     without: Collection[str] = (),
+    name: str = "1",
 ) -> tuple[PeriodClosed, Event]:
     """What closing `month` freezes, an hour after its end, and the event that says so."""
     with ledger.read() as read:
@@ -24,8 +25,8 @@ def closing(
         _, end_us = month_span(month, book.rules.zone)
         now = from_us(end_us) + timedelta(hours=1) if now is None else now
         found = foresee(read, book, month, now, dict.fromkeys(without, "its disk is lost"))
-    said = draft(found, book, now, f"closing-{month}")
-    return found.payload, scribed([said], f"/cli/close/{month}")[0]
+    said = draft(found, book, now, name)
+    return found.payload, scribed([said], f"/cli/close/{month}/{name}")[0]
 
 
 def close(
