@@ -21,6 +21,7 @@ from aiokafka.errors import KafkaError as ClientError
 
 from ledger.clock import Clock
 from ledger.errors import LedgerUnavailable, PositionMoved
+from ledger.sql.chain import STEP, advance
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.writer import Batch, LedgerWriter, Poison, Written
 from streams.errors import KafkaError, StreamStopped, TopicsWrong
@@ -51,6 +52,8 @@ PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 5.0
 MEASURE_SECONDS: Final = 2.0
 ASK_SECONDS_MAX: Final = 10.0
 RETENTION_LOOK_SECONDS: Final = 60.0
+CHAIN_SECONDS: Final = 2.0
+"""How often a chain that got far goes on; each time takes a tenth of a second at most."""
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -113,6 +116,7 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
         self._generation = 0
         self._writing: asyncio.Task[None] | None = None
         self._poisoned: deque[float] = deque()
+        self._chained = clock.monotonic()
 
     async def run(self, ended: asyncio.Event) -> None:
         """Write until `ended` is set.
@@ -311,8 +315,14 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
                 return
 
     async def _store(self, batches: list[Batch]) -> Written:
-        writer = self._writer
+        writer, ledger = self._writer, self._ledger
         assert writer is not None, "the ledger is opened before the first batch is fetched"
+        assert ledger is not None, "a writer has a ledger"
+        now = self._clock.monotonic()
+        if now - self._chained >= CHAIN_SECONDS:
+            self._chained = now
+            # Before the batch, since what fails here must not be taken for a failure of that.
+            await self._in_thread(lambda: advance(ledger, STEP))
         return await self._in_thread(lambda: writer.write_all(batches))
 
     def _account(self, written: Written, portions: list[Portion]) -> None:

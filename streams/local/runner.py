@@ -13,6 +13,7 @@ from typing import Final
 from ledger.clock import Clock, SystemClock
 from ledger.errors import LedgerError, PositionMoved
 from ledger.identity import mint_id
+from ledger.sql.chain import STEP, advance
 from ledger.sql.claim import claim
 from ledger.sql.reconcile import latest
 from ledger.sql.session import Ledger, open_ledger
@@ -47,6 +48,9 @@ RETENTION_SECONDS: Final = 10.0
 
 ROUTED_SECONDS: Final = 0.5
 """How often views of backends go into their file: gateways say them every two seconds."""
+
+CHAIN_SECONDS: Final = 2.0
+"""How often a chain that got far goes on; each time takes a tenth of a second at most."""
 
 COMPARE_SECONDS: Final = 120.0
 COMPARE_SHARE: Final = 0.02
@@ -89,7 +93,9 @@ class Runner:
         self._own: SpoolWriter | None = None
         self._adopter = Adopter(ledger, self._own_spool, say)
         self._routed = Routed(layout, say)
-        self._due = dict.fromkeys(("look", "adopt", "retain", "compare", "routed"), float("-inf"))
+        self._due = dict.fromkeys(
+            ("look", "adopt", "retain", "compare", "chain", "routed"), float("-inf")
+        )
 
     def step(self) -> bool:
         """One round over all logs. True if anything moved. Raises what ledger and disk raise."""
@@ -104,6 +110,8 @@ class Runner:
             self._retain()
         if self._is_due("compare", COMPARE_SECONDS):
             self._compare()
+        if self._is_due("chain", CHAIN_SECONDS):
+            advance(self._ledger, STEP)
         if self._is_due("routed", ROUTED_SECONDS):
             self._routed.write(self._clock.now())
         return moved

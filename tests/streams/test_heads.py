@@ -9,9 +9,11 @@ from ledger.chain import START as NO_HEAD
 from ledger.chain import UNCHAINED_TOPICS, link
 from ledger.clock import to_us
 from ledger.events import Draft, Event, SourceClosed, SourceMark, payload_of
+from ledger.sql import chain, tables
 from ledger.sql.chain import heads_at
 from ledger.sql.session import open_ledger
 from streams.errors import SpoolFailed
+from streams.local.runner import CHAIN_SECONDS
 from streams.log.heads import heads_of
 from streams.log.memory import MemoryJournal
 from streams.log.reader import SpoolReader
@@ -165,3 +167,19 @@ def _stored(house: House) -> list[Event]:
     for directory in house.layout.spool_directories():
         found += read_all(directory)
     return found
+
+
+def test_the_runner_keeps_heads_as_the_ledger_grows(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "STEP", 7)
+    spool, runner = house.gateway(), house.runner()
+    serve(spool, 7)
+    for _ in range(12):
+        house.clock.advance(CHAIN_SECONDS)
+        runner.step()
+    runner.close()
+    with open_ledger(house.layout.ledger, readonly=True) as ledger, ledger.read() as read:
+        rows = read.rows(tables.chain_heads.select().order_by(tables.chain_heads.c.sequence))
+    assert [(row.topic, row.sequence) for row in rows] == [("requests", n) for n in (7, 14, 21)]
+    assert rows[-1].head == spool.heads()["requests"]
