@@ -244,13 +244,19 @@ def show_balance(
     owner = None if account is None else "/".join(find(registry(place), names, account, OWNERS))
     until = at or SystemClock().now()
     with current_ledger(place) as ledger, ledger.read() as read:
-        found = standings(read, load_book(read), to_us(until))
+        book = load_book(read)
+        found = standings(read, book, to_us(until))
     found = [one for one in found if owner in (None, one.account)]
+    closed = book.periods[-1] if book.periods else None
+    is_open = closed is None or until > closed.end
     if as_json:
         rows = [standing_json(one, names) for one in found]
-        click.echo(json_text({"at": until, "accounts": rows}))
-    else:
-        show(standings_table(found, names), as_csv=as_csv, empty="nothing was moved or used yet")
+        click.echo(json_text({"at": until, "open": is_open, "accounts": rows}))
+        return
+    since = "no month is closed yet" if closed is None else f"closed is all up to {closed.month}"
+    note = f"What is used may still change: {since}." if is_open else None
+    table = standings_table(found, names, note)
+    show(table, as_csv=as_csv, empty="nothing was moved or used yet")
 
 
 def months_of(
@@ -296,6 +302,7 @@ def budget_json(one: "BudgetLine") -> dict[str, object]:
         "budget": decimal_text(one.budget),
         "used": decimal_text(one.used),
         "left": decimal_text(one.left),
+        "open": one.open,
         "unpriced_tokens": one.unpriced,
         "unknown_requests": one.unknown,
     }
@@ -348,11 +355,14 @@ def lines_table(lines: Sequence[Line], there: "Sequence[BudgetLine]", names: Nam
     columns += [Column("amount", number=True), Column("currency")]
     columns += [Column("used", number=True), Column("left", number=True)]
     notes = _uncosted_notes([(one.unpriced, one.unknown) for one in there])
+    if still := sorted({one.month for one in there if one.open}):
+        verb = "is" if len(still) == 1 else "are"
+        notes += (f"{', '.join(still)} {verb} open: what is used may still change.",)
     return Table((*columns, Column("reason"), Column("entry")), tuple(rows), notes)
 
 
-def standings_table(found: "Sequence[Standing]", names: Names) -> Table:
-    """Accounts as a table. Pure."""
+def standings_table(found: "Sequence[Standing]", names: Names, note: str | None = None) -> Table:
+    """Accounts as a table, with a note below. Pure."""
     columns = [Column("account"), Column("name"), Column("currency")]
     columns += [Column(name, number=True) for name in ("moved", "used", "balance")]
     each = {one.account: (one.unpriced, one.unknown) for one in found}
@@ -369,7 +379,7 @@ def standings_table(found: "Sequence[Standing]", names: Names) -> Table:
             )
             for one in found
         ),
-        _uncosted_notes(each.values()),
+        (*_uncosted_notes(each.values()), *([note] if note else [])),
     )
 
 

@@ -17,7 +17,7 @@ from ledger.folds.book import Book
 from ledger.folds.cost import cost_of_rated
 from ledger.folds.rating import Rated
 from ledger.sql import tables
-from ledger.sql.adjust import adjustments
+from ledger.sql.adjust import adjustments, period_of
 from ledger.sql.names import KINDS, SYSTEM_NAME, names_of
 from ledger.sql.rated import frame_of, month_lines, rated
 from ledger.sql.session import ReadSession
@@ -94,13 +94,15 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class BudgetLine(msgspec.Struct, frozen=True):
-    """A project's budget for a month and what of it is used, in pico; the rest as in `Standing`."""
+    """A project's budget for a month and what of it is used, in pico; the rest as in `Standing`.
+    `open`: the month is not closed, so that more may be used of it, or less."""
 
     project_id: str
     month: str
     currency: str
     budget: int
     used: int
+    open: bool
     unpriced: int
     unknown: int
 
@@ -211,6 +213,7 @@ def budgets(read: ReadSession, book: Book) -> list[BudgetLine]:
             currency=currency,
             budget=pico,
             used=costs[month].get((project_id, currency), Used()).pico,
+            open=period_of(book, month) is None,
             **_uncosted(used for name, used in costs[month].items() if name[0] == project_id),
         )
         for month, project_id, currency, pico in sorted(there)

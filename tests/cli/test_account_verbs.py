@@ -2,6 +2,8 @@
 
 import csv
 import io
+import subprocess
+from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,7 +19,16 @@ from tests.cli.books import dead_spool, run, run_json
 from tests.support import events as say
 from tests.support.events import START
 from tests.support.kafka import settings_file
-from tests.support.processes import backend, call, gateway, tollbook, tollbook_json, wait_until
+from tests.support.processes import (
+    CLI,
+    backend,
+    call,
+    environment,
+    gateway,
+    tollbook,
+    tollbook_json,
+    wait_until,
+)
 
 Where = tuple[str, ...]
 
@@ -191,7 +202,9 @@ def test_money_comes_in_is_used_and_is_left(data: Path, where: Where) -> None:
         "budget",
     ]
     (budget,) = listed["budgets"]
-    assert (budget["used"], budget["left"]) == ("0.000016", "-0.000006")
+    assert (budget["used"], budget["left"], budget["open"]) == ("0.000016", "-0.000006", True)
+    assert "2026-11 is open" in run("credits", "list", *where).stdout
+    assert "no month is closed yet" in run("credits", "balance", *where).stdout
     rows = list(csv.DictReader(io.StringIO(run("credits", "list", "--csv", *where).stdout)))
     assert [row["left"] for row in rows if row["kind"] == "budget"] == ["-0.000006"]
     assert len(rows) == 8
@@ -233,6 +246,34 @@ def test_how_the_books_are_kept(where: Where) -> None:
     }
     assert "nothing was written" in refused("books", "set", "--rounding", "half_even", *where)
     assert "The Lab" in run("books", "show", *where).stdout
+
+
+def test_money_that_comes_in_at_once_is_all_there(data: Path, where: Where) -> None:
+    """Commands race for the registry; none is lost, and of equal budgets only one has an effect."""
+    tenants(where)
+    money = ("--currency", "EUR", "--reason", "at once", "--data", str(data))
+    commands = [("credits", "top-up", "Vision", str(10**n), *money) for n in range(3)]
+    commands += [("credits", "budget", "Vision", "7", *money)] * 2
+    with ExitStack() as stack:
+        waiting = [
+            stack.enter_context(
+                subprocess.Popen(
+                    (*CLI, *command),
+                    env=environment(),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            for command in commands
+        ]
+        said = [process.communicate(timeout=60)[0] for process in waiting]
+    codes = [process.returncode for process in waiting]
+    assert codes[:3] == [0, 0, 0] and sorted(codes[3:]) == [0, 1], said
+    (found,) = run_json("credits", "balance", *where)["accounts"]
+    assert found["balance"] == "111"
+    (budget,) = run_json("credits", "list", *where)["budgets"]
+    assert budget["budget"] == "7"
 
 
 @pytest.mark.e2e
