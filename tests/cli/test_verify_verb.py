@@ -1,7 +1,10 @@
 """`tollbook verify` as an auditor uses it: after a real close, on every format, offline."""
 
+import re
 import shutil
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -18,6 +21,7 @@ from ledger.sql.session import open_ledger
 from streams.local.layout import Layout
 from tests.cli.books import dead_spool, run, run_json
 from tests.support.events import accepted, finished, mark, tokens
+from tests.support.processes import REPO
 
 OCTOBER = datetime(2026, 10, 5, 12, tzinfo=UTC)
 FLIPS = 6
@@ -152,3 +156,22 @@ def erase(data: Path) -> None:
     with open_ledger(Layout(data).ledger) as ledger, ledger.write() as tx:
         (key_id,) = names_of(tx, "key")
         assert erase_name(tx, "key", key_id)
+
+
+def test_the_page_proves_an_archive_without_our_code(
+    made: tuple[Path, str], tmp_path: Path
+) -> None:
+    data, root = made
+    page = (REPO / "docs" / "proof.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert "ledger" not in script
+    (tmp_path / "prove.py").write_text(script)
+    archive = data / "exports" / "archive" / "billing_period=2026-10"
+    done = subprocess.run(
+        [sys.executable, "-I", tmp_path / "prove.py", archive],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == (f"{root}\n", 0), done.stderr
