@@ -39,9 +39,16 @@ Progress = Callable[[int], None]
 
 
 def fill(
-    ledger: Ledger, months: Sequence[Month], seed: int, progress: Progress = lambda done: None
+    ledger: Ledger,
+    months: Sequence[Month],
+    seed: int,
+    progress: Progress = lambda done: None,
+    filled: Callable[[Month], None] = lambda month: None,
 ) -> None:
-    """Put the requests of `months` into the empty `ledger`, as if its writer had taken them."""
+    """Put the requests of `months` into the empty `ledger`, as if its writer had taken them.
+
+    `filled` is told each month when all of it is there, and nothing of the next.
+    """
     feed = _Feed(ledger)
     feed.write(registry_events(months))
     done = 0
@@ -61,7 +68,8 @@ def fill(
             said = {(s.name, "requests"): Reach(s.last, s.last) for s in sources if s.last}
             project_reach(tx, MAIN, said)
         feed.write(source_events(traffic))
-    _analyze(ledger)
+        analyze(ledger)
+        filled(month)
 
 
 class _Feed:
@@ -97,8 +105,12 @@ def _put(tx: WriteSession, table: Table, rows: Iterable[tuple[object, ...]]) -> 
     driver = tx.connection.connection.driver_connection
     assert driver is not None, "a transaction has its connection"
     with driver.cursor() as cursor, cursor.copy(f"COPY {table.name} ({names}) FROM STDIN") as copy:
-        for row in rows:
-            copy.write_row(row)
+        # Lines of text of our own: the driver's rows take it twice as long as the server.
+        copy.write("".join(map(_line, rows)))
+
+
+def _line(row: tuple[object, ...]) -> str:
+    return "\t".join(["\\N" if value is None else str(value) for value in row]) + "\n"
 
 
 def _roll_up(rolled: dict[Cell, list[int]], chunk: Iterable[Made]) -> None:
@@ -113,7 +125,7 @@ def _roll_up(rolled: dict[Cell, list[int]], chunk: Iterable[Made]) -> None:
                 cell[n + 5] += 1
 
 
-def _analyze(ledger: Ledger) -> None:
+def analyze(ledger: Ledger) -> None:
     """What a server does by itself a minute after so many rows."""
     with ledger.write() as tx:
         tx.connection.exec_driver_sql("ANALYZE")

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import event
 
+from ledger.export.facts import month_in
 from ledger.export.rows import request_batches
 from ledger.sql.bill import bill
 from ledger.sql.session import ReadSession
@@ -18,7 +19,7 @@ def plans(read: ReadSession, month: Month) -> dict[str, list[str]]:
     return {
         "bill": planned(read, lambda: bill(read, month.name, ("key", "model"))),
         "export": planned(
-            read, lambda: next(request_batches(read, (month.first_us, month.after_us)), None)
+            read, lambda: next(request_batches(read, month_in(read, month.name)), None)
         ),
     }
 
