@@ -14,7 +14,8 @@ import duckdb
 import msgspec
 
 from ledger.errors import QueryRefused
-from ledger.export.views import VIEWS, Connection, View, create_empty
+from ledger.export.views import VIEWS, Connection, View, comment_on, create_empty
+from ledger.identity import mint_id
 from ledger.sql.session import Ledger
 
 QUESTIONS = ("SELECT", "EXPLAIN")
@@ -50,6 +51,32 @@ def run_query(ledger: Ledger, exports_dir: Path, sql: str) -> Result:
             return _answer(connection, sql)
         except duckdb.Error as wrong:
             raise QueryRefused(_words(wrong)) from wrong
+
+
+def save_views(ledger: Ledger, exports_dir: Path, path: Path) -> dict[str, int]:
+    """Write all views of the ledger, from one snapshot, as tables of a new DuckDB database at
+    `path`, with their meaning as comments; what was there is replaced once it is whole.
+
+    Returns the rows by view. Views of exported files are none of them: the files can be read as
+    they are. Raises `LedgerError` and `OSError`.
+    """
+    fresh = path.with_name(f".{path.name}.{mint_id()}")
+    rows = {}
+    try:
+        with ledger.read() as read, duckdb.connect(str(fresh)) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            for view in VIEWS:
+                if not view.of_files:
+                    create_empty(connection, view)
+                    comment_on(connection, view)
+                    view.fill(connection, read, exports_dir)
+                    counted = connection.execute(f"SELECT count(*) FROM {view.name}").fetchall()
+                    rows[view.name] = int(counted[0][0])
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+        fresh.with_name(f"{fresh.name}.wal").unlink(missing_ok=True)
+    return rows
 
 
 def _lock_down(connection: Connection, exports_dir: Path, spill: str) -> None:
