@@ -81,6 +81,8 @@ def _exports_in(place: Path) -> list[Path]:
         if not any(part.startswith(".") for part in path.relative_to(place).parts)
     ]
     if not found:
+        if not place.is_dir():
+            raise ExportFailed(f"{place} is no directory; name the one that was exported into")
         raise ExportFailed(
             f"there is no {MANIFEST} in {place} or below it, so nothing there can be verified; "
             "name the directory that `tollbook export` wrote"

@@ -127,6 +127,9 @@ def test_what_cannot_be_verified_is_said_in_words(tmp_path: Path) -> None:
     result = run("verify", str(tmp_path))
     assert result.exit_code == 1
     assert "there is no manifest.json" in result.stderr
+    result = run("verify", str(tmp_path / "elsewhere"))
+    assert result.exit_code == 1
+    assert "elsewhere is no directory" in result.stderr
     result = run("verify", str(tmp_path), "--root", "abc")
     assert result.exit_code == 2
     assert "it has 64 hex digits" in result.stderr
