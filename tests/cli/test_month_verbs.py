@@ -1,0 +1,168 @@
+"""Closing months on the command line: what refuses, what is frozen, and what a correction says."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.clock import SystemClock
+from ledger.identity import mint_id
+from ledger.sql.session import open_ledger
+from ledger.sql.writer import Batch, LedgerWriter
+from streams.kafka.access import KafkaAccess
+from streams.local.layout import Layout
+from streams.local.runner import run_once
+from streams.log.registry import RegistryLog
+from tests.cli.books import dead_spool, living_spool, run, run_json
+from tests.support import events as say
+from tests.support.events import SOURCE, Scribe
+from tests.support.kafka import settings_file
+from tests.support.processes import tollbook, tollbook_json
+
+OCTOBER = datetime(2026, 10, 7, 9, 30, tzinfo=UTC)
+END = datetime(2026, 11, 1, tzinfo=UTC)
+Where = tuple[str, ...]
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Where:
+    return ("--data", str(tmp_path))
+
+
+def priced(data: Path) -> None:
+    draft = say.price("p1", {"uncached_in": "1", "cached_in": "1", "other_out": "1"}, start=OCTOBER)
+    RegistryLog(Layout(data).registry, f"/cli/t/{mint_id()}", clock=SystemClock()).append(
+        lambda book: draft
+    )
+
+
+def used(data: Path) -> None:
+    """A gateway that served two requests in October, and stopped in order."""
+    priced(data)
+    dead_spool(
+        data,
+        say.mark(SOURCE, 1, OCTOBER, {}),
+        say.accepted("r1", OCTOBER),
+        say.finished("r1", OCTOBER),
+        say.accepted("r2", OCTOBER),
+        say.finished("r2", OCTOBER, usage=say.tokens(100, 10)),
+    )
+
+
+def refused(*args: str) -> str:
+    done = run(*args)
+    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    assert "tollbook: " in done.stderr
+    return done.stderr
+
+
+def test_a_month_is_closed_and_shown(tmp_path: Path, where: Where) -> None:
+    used(tmp_path)
+    said = run("close", "2026-10", "--dry-run", *where)
+    assert said.exit_code == 0 and "2026-10 would be closed so:" in said.stdout
+    assert "no month is closed" in run("periods", "list", *where).stdout
+    frozen = run_json("close", "2026-10", *where)["period"]
+    assert frozen["totals"] == {"USD": "0.000126"} and frozen["requests"] == 2
+    shown = run("periods", "show", "2026-10", *where).stdout
+    assert frozen["root"] in shown and "0.000126 USD" in shown and "(zone UTC)" in shown
+    (row,) = run_json("periods", "list", *where)["periods"]
+    assert (row["month"], row["root"], row["lines"]) == ("2026-10", frozen["root"], frozen["lines"])
+    csv = run("periods", "list", "--csv", *where).stdout
+    assert csv.splitlines()[1].startswith("2026-10,2,0,0,0.000126 USD,")
+    assert "2026-10 is closed already" in refused("close", "2026-10", *where)
+    assert "2026-09 is open" in refused("periods", "show", "2026-09", *where)
+    assert run("audit", *where).exit_code == 0
+    assert run("rebuild", *where).exit_code == 0
+
+
+def test_a_gateway_that_is_away_with_its_spool_refuses_and_lands_later(
+    tmp_path: Path,
+) -> None:
+    """Its machine is offline when October is closed, by real commands, and comes back after."""
+    data, away = tmp_path / "data", tmp_path / "away"
+    data.mkdir()
+    used(data)
+    with living_spool(data, say.mark("s", 1, OCTOBER, {})) as spool:
+        run_once(data)
+        source, home = spool.source, spool.directory
+        spool.append(say.accepted("r3", OCTOBER, key_id="key-2"))
+        spool.append(say.finished("r3", OCTOBER, key_id="key-2", usage=say.tokens(1000, 0)))
+    shutil.move(home, away)
+    done = tollbook(data, "close", "2026-10", check=False)
+    assert done.returncode == 1
+    assert f"{source}: it has no mark at or after 2026-11-01" in done.stderr
+    assert "--without SOURCE --reason TEXT" in done.stderr
+    half = tollbook(data, "close", "2026-10", "--without", source, check=False)
+    assert half.returncode == 2 and "need each other" in half.stderr
+    name = source.rpartition("/")[2]
+    frozen = tollbook_json(
+        data, "close", "2026-10", "--without", name, "--reason", "the rack has no power"
+    )["period"]
+    assert frozen["without"] == [{"source": source, "reason": "the rack has no power"}]
+    before = tollbook_json(data, "bill", "--month", "2026-10")
+    shutil.move(away, home)
+    assert tollbook_json(data, "bill", "--month", "2026-10") == before
+    (late,) = tollbook_json(data, "bill", "--month", "2026-11")["rows"]
+    assert (late["key"], late["cost"], late["corrects"]) == ("key-2", "0.001", f"{source}:2")
+    assert tollbook(data, "audit").returncode == 0
+
+
+def test_a_request_is_corrected_with_a_reason(tmp_path: Path, where: Where) -> None:
+    used(tmp_path)
+    assert "--reason" in run("correct", "r2", "--void", *where).stderr
+    reason = ("--reason", "the engine counted twice")
+    neither = run("correct", "r2", *reason, *where)
+    assert neither.exit_code == 2 and "--set BUCKET=N, or --void" in neither.stderr
+    typo = run("correct", "r2", "--set", "uncached=1", *reason, *where)
+    assert typo.exit_code == 2 and "did you mean uncached_in?" in typo.stderr
+    for wrong in ("uncached_in=1.5", "uncached_in=-1", "uncached_in=", "uncached_in"):
+        said = run("correct", "r2", "--set", wrong, *reason, *where)
+        assert said.exit_code == 2 and "is no count" in said.stderr
+    assert "knows no request r9" in refused("correct", "r9", "--void", *reason, *where)
+    same = ("correct", "r2", "--set", "uncached_in=100", *reason, *where)
+    assert "counts as that already" in refused(*same)
+    open_one = run("correct", "r2", "--set", "uncached_in=50", *reason, *where)
+    assert open_one.exit_code == 0, open_one.output
+    assert "100 -> 50" in open_one.stdout and "2026-10" in open_one.stdout
+    frozen = run_json("close", "2026-10", *where)["period"]
+    assert frozen["totals"] == {"USD": "0.000076"}
+    done: Any = run_json("correct", "r2", "--void", *reason, *where)
+    assert done["month"] == "2026-11" and done["before"]["uncached_in"] == 50
+    assert done["correction"]["original"].endswith(":4")
+    assert "counts as nothing already" in refused("correct", "r2", "--void", *reason, *where)
+    (line,) = run_json("bill", "--month", "2026-11", *where)["rows"]
+    assert (line["requests"], line["cost"]) == (-1, "-0.00006")
+    assert run("audit", *where).exit_code == 0
+
+
+def test_an_open_request_cannot_be_corrected(tmp_path: Path, where: Where) -> None:
+    with living_spool(tmp_path, say.accepted("r1", OCTOBER)):
+        run_once(tmp_path)
+        words = refused("correct", "r1", "--void", "--reason", "why not", *where)
+    assert "has no end yet" in words
+
+
+def test_a_month_is_closed_where_the_registry_is_on_kafka(
+    tmp_path: Path, kafka: KafkaAccess, postgres_url: str
+) -> None:
+    config = settings_file(tmp_path, kafka, postgres_url)
+    place = ("--config", str(config), "--data", str(tmp_path / "data"))
+    scribe = Scribe()
+    told = scribe.write_all(
+        say.mark(SOURCE, 1, OCTOBER, {}),
+        say.finished("r1", OCTOBER),
+        say.mark(SOURCE, 2, END + timedelta(minutes=1), {"requests": 1, "sources": 1}),
+    )
+    with open_ledger(postgres_url) as ledger:
+        writer = LedgerWriter(ledger, SystemClock())
+        writer.write(Batch("before", 0, 1, told[:1]))
+        assert "no mark at or after" in refused("close", "2026-10", *place)
+        writer.write(Batch("before", 1, 3, told[1:]))
+    done = run("close", "2026-10", *place)
+    assert done.exit_code == 0, done.output
+    (row,) = run_json("periods", "list", *place)["periods"]
+    assert (row["month"], row["requests"], row["unpriced"]) == ("2026-10", 1, 1)
+    again = refused("close", "2026-10", *place)
+    assert "registry has other periods" in again
