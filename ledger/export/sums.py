@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from sqlalchemy import Text, cast, literal, select
 
 from ledger.events import BUCKETS
 from ledger.export.facts import Month, Span
@@ -80,15 +81,15 @@ def ended_requests(
     requests = tables.requests
     statement = (
         requests.select()
-        .with_only_columns(*(requests.c[name] for name in names))
+        .with_only_columns(_END, *(requests.c[name] for name in names))
         .where(requests.c.accepted_us >= span[0], requests.c.accepted_us < span[1])
         .where(requests.c.state.in_(ENDED))
         .order_by(requests.c.accepted_us, requests.c.request_id)
     )
     for part in read.stream(statement, size=BATCH_ROWS):
-        columns = dict(zip(names, zip(*part, strict=True), strict=True))
-        pairs = zip(columns["request_id"], columns["state"], strict=True)
-        ends = _ends(read, [f"{request}/{state}" for request, state in pairs], again)
+        told, *cells = zip(*part, strict=True)
+        columns = dict(zip(names, cells, strict=True))
+        ends = _ends(columns, told, again)
         yield _then(read, columns, ends, closed) if closed else (columns, ends)
 
 
@@ -124,21 +125,38 @@ def _then(
     return found, ended
 
 
-def _ends(
-    read: ReadSession, ids: Sequence[str], again: Mapping[str, EventName]
-) -> list[EventName | None]:
-    events = tables.events
-    statement = (
-        events.select()
-        .with_only_columns(events.c.id, events.c.source, events.c.sequence)
-        .where(events.c.id.in_(ids))
+# One look-up by id for each row, in the statement itself: a statement of its own with thousands of
+# ids takes Postgres longer to read than to answer.
+_END = (
+    select(tables.events.c.source + literal(":", Text) + cast(tables.events.c.sequence, Text))
+    .where(
+        tables.events.c.id
+        == tables.requests.c.request_id + literal("/", Text) + tables.requests.c.state
     )
-    # Which of two equal facts came first must not show in a file: the smaller name stands.
-    found = {
-        event_id: min((source, sequence), again.get(event_id, (source, sequence)))
-        for event_id, source, sequence in read.rows(statement)
-    }
-    return [found.get(event_id) for event_id in ids]
+    .scalar_subquery()
+    .label("ended_by")
+)
+"""The event that ended a request, `source:sequence`."""
+
+
+def _ends(
+    columns: Columns, told: Sequence[str | None], again: Mapping[str, EventName]
+) -> list[EventName | None]:
+    """The names in `told`; where the fact came again under another one, the smaller of them. Which
+    of two equal facts came first must not show in a file."""
+    ends = [None if name is None else _named(name) for name in told]
+    if again:
+        pairs = zip(columns["request_id"], columns["state"], strict=True)
+        for place, (request, state) in enumerate(pairs):
+            other, end = again.get(f"{request}/{state}"), ends[place]
+            if other is not None and end is not None:
+                ends[place] = min(end, other)
+    return ends
+
+
+def _named(name: str) -> EventName:
+    source, _, sequence = name.rpartition(":")
+    return source, int(sequence)
 
 
 def _repeated(read: ReadSession) -> dict[str, EventName]:
