@@ -1,6 +1,6 @@
 """A closed month as text. Pure."""
 
-from gateway.cli.output import pairs_text
+from gateway.cli.output import cell_text, pairs_text
 from ledger.events import PeriodClosed
 from ledger.folds.money import Period
 
@@ -14,8 +14,8 @@ def period_pairs(said: PeriodClosed | Period) -> str:
         else tuple((one.source, one.reason) for one in said.without)
     )
     pairs: list[tuple[str, str]] = [
-        ("from", f"{said.start.isoformat()} (zone {said.zone})"),
-        ("to", f"{said.end.isoformat()}, not included"),
+        ("from", f"{cell_text(said.start)} (zone {said.zone})"),
+        ("to", f"{cell_text(said.end)}, not included"),
         ("requests", f"{said.requests:,}"),
         ("without price", f"{said.unpriced:,}"),
         ("without end", f"{said.open:,}"),

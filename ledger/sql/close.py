@@ -19,7 +19,7 @@ from ledger.folds.money import Period
 from ledger.sql import tables
 from ledger.sql.adjust import Foreseen, first_open, period_of
 from ledger.sql.chain import root_at
-from ledger.sql.cuts import Blocker, Cut, blockers, cut_of, unknown, whole
+from ledger.sql.cuts import Blocker, Cut, blockers, cut_of, shown, unknown, whole
 from ledger.sql.late import LateRow, behind_cuts, late_rows_of, told_of
 from ledger.sql.periods import month_sums
 from ledger.sql.projections import LOOKUP_MAX, runs
@@ -58,9 +58,7 @@ def foresee(
             f"no gateway called {', '.join(strangers)} is known; `tollbook sources list` shows them"
         )
     known = whole(read)
-    standing = [
-        one for one in blockers(read, from_us(end_us), end_us, known) if one.source not in without
-    ]
+    standing = [one for one in blockers(read, end_us, known) if one.source not in without]
     if standing:
         raise NotClosable(refusal(month, standing))
     cut = cut_of(read, book.periods, start_us, known)
@@ -118,8 +116,7 @@ def _in_turn(
         )
     if to_us(now) < end_us:
         raise NotClosable(
-            f"{month} ends at {from_us(end_us).isoformat()} (zone {book.rules.zone}), which is "
-            "still to come"
+            f"{month} ends at {shown(end_us)} (zone {book.rules.zone}), which is still to come"
         )
     if following is None:
         accepted = tables.requests.c.accepted_us

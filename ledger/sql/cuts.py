@@ -5,7 +5,6 @@ to there has come. A cut never reaches over a gap: what fills one later is then 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime
 
 import msgspec
 from sqlalchemy import func, select
@@ -55,9 +54,9 @@ def whole(read: ReadSession) -> Cut:
 
 
 def blockers(
-    read: ReadSession, end: datetime, end_us: int, known: Mapping[str, Mapping[str, int]]
+    read: ReadSession, end_us: int, known: Mapping[str, Mapping[str, int]]
 ) -> Iterator[Blocker]:
-    """The gateways that were at work before `end` and have not told all up to there, by name.
+    """The gateways that were at work before an instant and have not told all up to there, by name.
 
     `known` is what `whole` gives.
     """
@@ -66,9 +65,11 @@ def blockers(
             continue
         claimed = _claimed(read, one, end_us)
         if claimed is None:
-            seen = "no mark" if one.last_mark_us is None else f"its last at {_at(one.last_mark_us)}"
+            seen = (
+                "no mark" if one.last_mark_us is None else f"its last at {shown(one.last_mark_us)}"
+            )
             words = (
-                f"it has no mark at or after {end.isoformat()} ({seen}) and is not closed, so it "
+                f"it has no mark at or after {shown(end_us)} ({seen}) and is not closed, so it "
                 "may hold what has not come; let it run and send, or close it by `tollbook sources "
                 "close` if it never comes back"
             )
@@ -188,5 +189,6 @@ def _closed_at(read: ReadSession, source: str) -> int:
     )
 
 
-def _at(us: int) -> str:
-    return from_us(us).isoformat(timespec="seconds")
+def shown(us: int) -> str:
+    """An instant for a person, `2026-11-01T00:00:00Z`."""
+    return from_us(us).isoformat(timespec="seconds").replace("+00:00", "Z")
