@@ -20,15 +20,16 @@ def opened(connection: Any, path: Path, types: Mapping[str, str]) -> Any:
     """The file at `path` as a relation. CSV tells names and no types: each cell is read as its
     column's of `types`, and `duckdb.Error` comes when one does not fit."""
     connection.execute("SET TimeZone = 'UTC'")
+    # The directory is named as a partition; its column is not in the file.
     if path.suffix != ".csv":
-        return connection.read_parquet(str(path))
+        return connection.read_parquet(str(path), hive_partitioning=False)
     with path.open("rb") as file:
         names = file.readline().decode(errors="replace").rstrip("\n").split(",")
     kinds = ", ".join(f"{quoted(name)}: {quoted(types.get(name, 'VARCHAR'))}" for name in names)
     return connection.sql(
         f"SELECT * FROM read_csv({quoted(str(path))}, columns = {{{kinds}}}, header = true, "
         "auto_detect = false, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
-        "allow_quoted_nulls = false, strict_mode = true)"
+        "allow_quoted_nulls = false, strict_mode = true, hive_partitioning = false)"
     )
 
 

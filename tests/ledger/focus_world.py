@@ -1,6 +1,7 @@
 """Books with all that a FOCUS file can tell: projects, tags, bands, discounts, charges beside
 tokens, two currencies, use without a price, use that nobody knows, a closed month, corrections."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from ledger.events import (
@@ -18,6 +19,7 @@ from ledger.events import (
 )
 from ledger.sql.close import draft, foresee
 from ledger.sql.replay import load_book
+from ledger.sql.session import Ledger
 from tests.support.books import Books
 from tests.support.events import SOURCE, Scribe, abandoned, accepted, finished, key_issued, life
 
@@ -127,8 +129,9 @@ NOTHING = Usage(
 )
 
 
-def usage() -> list[Draft]:
-    """A month of requests, not all of which have a price or a known use."""
+def usage(last: str = SOURCE) -> list[Draft]:
+    """A month of requests, not all of which have a price or a known use. `last` is the gateway that
+    accepts the last of them, one of which it never ends."""
     drafts: list[Draft] = []
     for n in range(60):
         key = f"key-{n % 3 + 1}"
@@ -143,7 +146,7 @@ def usage() -> list[Draft]:
     drafts += life("r-free", at(201), "key-1", model="without a price")
     # Accepted and not yet ended; and given up, whose gateway comes back after the month was closed.
     drafts += [accepted("r-late", at(300), "key-2"), accepted("r-back", at(301), "key-1")]
-    drafts.append(abandoned("r-back", at(301), "key-1", chunks=3))
+    drafts.append(abandoned("r-back", at(301), "key-1", chunks=3, source=last))
     return drafts
 
 
@@ -154,11 +157,16 @@ def fill(books: Books) -> None:
 
 def close(books: Books, month: str = MONTH) -> None:
     """Close `month` as `tollbook close` does, without waiting for the gateway's next mark."""
+    books.add(closing(books.ledger, [SOURCE], month))
+
+
+def closing(ledger: Ledger, sources: Sequence[str], month: str = MONTH) -> Draft:
+    """The event that closes `month`, whatever `sources` may still hold."""
     now = datetime(2027, 2, 1, tzinfo=UTC)
-    with books.ledger.read() as read:
+    with ledger.read() as read:
         book = load_book(read)
-        closing = foresee(read, book, month, now, {SOURCE: "the test has no marks"})
-    books.add(draft(closing, book, now, "one"))
+        without = dict.fromkeys(sources, "the test has no marks")
+        return draft(foresee(read, book, month, now, without), book, now, "one")
 
 
 def come_late() -> list[Event]:
