@@ -46,7 +46,7 @@ def bill_rows(data: Path, *more: str) -> list[dict[str, object]]:
 
 def test_a_created_key_opens_and_its_secret_is_nowhere(data: Path) -> None:
     made = create(data, "alice", "--models", "a,b")
-    assert set(made) == {"id", "key", "name", "models"}
+    assert set(made) == {"id", "key", "name", "models", "scope", "project", "tags"}
     tail = RegistryTail(Layout(data).registry_log)
     book = tail.poll()
     assert book is not None
@@ -472,4 +472,4 @@ def test_every_verb_has_help_of_its_own() -> None:
     for verb in VERBS:
         shown = run(verb, "--help")
         assert shown.exit_code == 0 and shown.stdout.startswith(f"Usage: tollbook {verb}")
-        assert (f"  {verb} " in top) == (verb not in ("runner", "relay"))
+        assert (f"  {verb} " in top) == (verb not in ("runner", "relay", "reader"))
