@@ -74,7 +74,8 @@ def billed_months(read: ReadSession) -> list[str]:
     # comes late lands at the latest in the first month that is open.
     landings = [open_month(book, to_us(one.made_at)) for one in book.corrections]
     after_closed = [open_month(book, 0)] if book.periods else []
-    month, end = month_of(first, zone), max(month_of(last, zone), *landings, *after_closed)
+    month = month_of(first, zone)
+    end = max([month_of(last, zone), *landings, *after_closed])
     months = [month]
     while month < end:
         month = next_month(month)
