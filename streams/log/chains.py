@@ -2,6 +2,8 @@
 
 from ledger.chain import START, UNCHAINED_TOPICS, link_record
 
+_TOPIC = b',"topic":"'
+
 
 class Chains:
     """Takes every record of one source in order, from the first or from heads that were told."""
@@ -9,8 +11,12 @@ class Chains:
     def __init__(self, heads: dict[str, bytes] | None = None) -> None:
         self._heads = {} if heads is None else heads
 
-    def take(self, topic: str, record: bytes) -> None:
-        """Go on by one `record` of `topic`, as `streams.codec` wrote it."""
+    def take(self, record: bytes) -> None:
+        """Go on by one `record`, as `streams.codec` wrote it."""
+        # Within a JSON text a quote is escaped, so this can only be the name of the field; names
+        # of topics hold nothing that would be escaped.
+        start = record.index(_TOPIC) + len(_TOPIC)
+        topic = record[start : record.index(b'"', start)].decode()
         if topic not in UNCHAINED_TOPICS:
             self._heads[topic] = link_record(self._heads.get(topic, START), record)
 

@@ -83,7 +83,7 @@ class MemoryJournal:
         """The head of each topic's chain behind `last`. See `Journal.heads`."""
         chains = Chains()
         for record in self._records:
-            chains.take(decode(record).topic, record)
+            chains.take(record)
         return chains.heads()
 
     def written_bytes(self) -> int:

@@ -19,7 +19,7 @@ from streams.codec import encode
 from streams.errors import LogError, SpoolFailed, SpoolFull
 from streams.log.chains import Chains
 from streams.log.lock import FileLock
-from streams.log.segment import frame
+from streams.log.segment import HEADER_BYTES, frame
 from streams.log.sync import GroupSync, sync_directory
 
 Durability = Literal["process", "power"]
@@ -38,7 +38,7 @@ RETRY_SECONDS: Final = 1.0
 LINKED_AT_ONCE: Final = 64
 """Appends that `link` puts into the chains: a tenth of a millisecond."""
 UNLINKED_MAX: Final = 16_384
-"""Appends that may wait for it, some 16 MB, where nobody calls `link`."""
+"""Appends that may wait for it, some 10 MB, where nobody calls `link`."""
 
 SOURCE, LOCK, RESERVE, CONSUMED, ADOPTED = "source", "lock", "reserve", "consumed", "adopted"
 UNBORN_PREFIX: Final = ".new-"
@@ -78,7 +78,7 @@ class SpoolWriter:
         self._start = self._end = self._consumed = 0
         self._last: dict[str, int] = {}
         self._chains = Chains()
-        self._unlinked: deque[tuple[tuple[Draft, ...], list[bytes]]] = deque()
+        self._unlinked: deque[bytes] = deque()
         self._failed: str | None = None
         self._has_reserve = True
         self._refuse_until = self._looked_at = -1.0
@@ -163,7 +163,7 @@ class SpoolWriter:
         self._write(data, opens)
         self._end += len(data)
         self._last = last
-        self._unlinked.append((drafts, records))
+        self._unlinked.append(data)
         if len(self._unlinked) >= UNLINKED_MAX:
             self.heads()
 
@@ -213,9 +213,8 @@ class SpoolWriter:
         `append` leaves that to idle moments, because a request waits for it.
         """
         for _ in range(min(LINKED_AT_ONCE, len(self._unlinked))):
-            drafts, records = self._unlinked.popleft()
-            for draft, record in zip(drafts, records, strict=True):
-                self._chains.take(draft.payload.TOPIC, record)
+            for record in self._unlinked.popleft()[HEADER_BYTES:].split(b"\n"):
+                self._chains.take(record)
         return bool(self._unlinked)
 
     def written_bytes(self) -> int:
