@@ -11,7 +11,7 @@ import pytest
 from ledger.audit import audit
 from ledger.errors import ExportFailed, QueryRefused
 from ledger.events import BUCKETS
-from ledger.export import month as month_module
+from ledger.export import formats as formats_module
 from ledger.export import query as query_module
 from ledger.export import rows as rows_module
 from ledger.export.columns import REQUEST_COLUMNS
@@ -180,7 +180,7 @@ def test_exports_of_before_a_column_was_added_are_read_beside_newer_ones(
     added = {"client_retry"}
     older = [c for c in FILE_COLUMNS if c.name not in added]
     with monkeypatch.context() as patched:
-        patched.setattr(month_module, "FILE_COLUMNS", tuple(older))
+        patched.setattr(formats_module, "FILE_COLUMNS", tuple(older))
         patched.setattr(rows_module, "FILE_COLUMNS", tuple(older))
         export_month(books.ledger, "2026-11", books.exports)
     export_month(books.ledger, "2026-12", books.exports)
