@@ -12,16 +12,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import func, select, update
 
+from ledger.events import RequestFinished
 from ledger.export.formats import WRITERS
 from ledger.export.manifest import MANIFEST
-from ledger.sql import session
+from ledger.sql import session, tables
 from ledger.sql.names import erase_name, names_of
 from ledger.sql.session import open_ledger
 from streams.local.layout import Layout
 from tests.cli.books import dead_spool, run, run_json
 from tests.support.events import accepted, finished, mark, tokens
-from tests.support.processes import REPO
+from tests.support.processes import REPO, backend, call, gateway, tollbook, tollbook_json
 
 OCTOBER = datetime(2026, 10, 5, 12, tzinfo=UTC)
 FLIPS = 6
@@ -178,3 +180,27 @@ def test_the_page_proves_an_archive_without_our_code(
         check=False,
     )
     assert (done.stdout, done.returncode) == (f"{root}\n", 0), done.stderr
+
+
+@pytest.mark.e2e
+def test_a_killed_gateway_left_claims_that_tell_a_change_in_the_ledger(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = tollbook_json(data, "keys", "create", "--name", "alice")["key"]
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+    with backend(tmp_path) as server, gateway(data, [server.url]) as door:
+        for _ in range(5):
+            assert call(f"{door.url}/v1/chat/completions", body, key=key).status == 200
+        door.kill()
+    report = tollbook_json(data, "audit")
+    assert report["findings"] == []
+    assert report["looked_at"]["chains"] > 15
+    with open_ledger(Layout(data).ledger) as ledger, ledger.write() as tx:
+        events = tables.events
+        ended = func.min(events.c.id)
+        event_id = tx.value(select(ended).where(events.c.type == RequestFinished.TYPE))
+        later = update(events).where(events.c.id == event_id)
+        tx.execute(later.values(time_us=events.c.time_us + 1))
+    report = tollbook(data, "audit", check=False)
+    assert report.returncode == 1
+    told = r"chains: /runner/\S+ closed it with \w{64} as the head of requests"
+    assert re.search(told, report.stdout), report.stdout

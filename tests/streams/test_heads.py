@@ -13,6 +13,7 @@ from ledger.sql import chain, tables
 from ledger.sql.chain import heads_at
 from ledger.sql.session import open_ledger
 from streams.errors import SpoolFailed
+from streams.kafka.access import KafkaAccess
 from streams.local.runner import CHAIN_SECONDS
 from streams.log.heads import heads_of
 from streams.log.memory import MemoryJournal
@@ -20,6 +21,7 @@ from streams.log.reader import SpoolReader
 from streams.log.spool import SpoolWriter, segment_name
 from tests.streams.builders import START, FakeClock, accepted, attempted, delivered, finished
 from tests.streams.house import House
+from tests.streams.relay_house import closings, relay_all, sent
 
 SOURCE = "/gateway/test/aa01"
 
@@ -183,3 +185,22 @@ def test_the_runner_keeps_heads_as_the_ledger_grows(
         rows = read.rows(tables.chain_heads.select().order_by(tables.chain_heads.c.sequence))
     assert [(row.topic, row.sequence) for row in rows] == [("requests", n) for n in (7, 14, 21)]
     assert rows[-1].head == spool.heads()["requests"]
+
+
+async def test_a_relay_closes_a_dead_source_with_the_heads_of_its_files(
+    house: House, kafka: KafkaAccess
+) -> None:
+    spool = house.gateway(segment_bytes=900)
+    serve(spool, 5)
+    spool.append(mark(spool, 1))
+    serve(spool, 5, "s")
+    heads, source = spool.heads(), spool.source
+    house.die(spool)
+    await relay_all(house, kafka)
+    events = await sent(kafka)
+    told = closings(events)
+    assert told[source].heads == heads
+    own = told[source].by
+    closing = next(e for e in events if e.source == own and e.id == f"{own}/closed")
+    before = [e for e in events if e.source == own and e is not closing]
+    assert told[own].heads == chained(sorted(before, key=lambda e: (e.topic, e.sequence)))
