@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from gateway.cli.account_facts import assigned, books_set, organization, project, tagged
 from gateway.cli.credits import months_of
@@ -15,10 +16,10 @@ from ledger.clock import to_us
 from ledger.events import BUCKETS, Draft, Event, Usage
 from ledger.folds.book import Book, Refused, fold_book
 from ledger.sql.accounts import balance, budgets, loose_of, standings, tree
-from ledger.sql.names import set_name
+from ledger.sql.names import erase_name, set_name
 from ledger.sql.replay import load_book
 from ledger.sql.session import Ledger, ReadSession
-from tests.ledger.ledgers import Feeder, Make
+from tests.ledger.ledgers import Feeder, Make, in_files
 from tests.support import events as say
 from tests.support.books import Books
 from tests.support.events import START, Scribe, after
@@ -186,6 +187,18 @@ def test_the_tree_has_names_until_they_are_forgotten(registry: Registry, ledger:
 def budget_used(read: ReadSession) -> dict[str, int]:
     """What was used of each month's budget, in millionths of the currency."""
     return {one.month: one.used // 10**6 for one in budgets(read, load_book(read))}
+
+
+def test_nothing_of_a_forgotten_name_is_left_in_the_file(tmp_path: Path) -> None:
+    """Also where the build of SQLite leaves what is deleted until its room is needed."""
+    with in_files(tmp_path, "names") as made:
+        for name, forget in (("Ada Lovelace", False), ("Ada King", True)):
+            with made.write() as tx:
+                tx.execute(text("PRAGMA secure_delete = OFF"))
+                set_name(tx, "key", "key-1", name)
+                assert not forget or erase_name(tx, "key", "key-1")
+    held = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"Ada" not in held
 
 
 instants = st.builds(
