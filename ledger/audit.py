@@ -387,7 +387,8 @@ def _months(read: ReadSession, check: _Check) -> None:
     book = load_book(read)
     for words in parted(read, book):
         check.say(words)
-    check.looked_at(len(book.periods))
+    if book.periods:
+        check.looked_at(len(book.periods))
 
 
 def _exports(

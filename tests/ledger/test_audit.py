@@ -9,7 +9,7 @@ from sqlalchemy import Table, delete, update
 
 from ledger.audit import FINDINGS_MAX, Finding, LogContents, Report, audit
 from ledger.events import Event
-from ledger.export.manifest import exports
+from ledger.export.manifest import PARQUET, exports, place_of
 from ledger.export.month import export_month
 from ledger.sql import tables
 from ledger.sql.rebuild import rebuild
@@ -58,6 +58,7 @@ def test_nothing_parts(ledger: Ledger) -> None:
         "conservation": 1,
         "usage": 1,
         "registry": 0,
+        "months": 0,
         "chains": sum(event.topic != "tokens" for event in stored),
         "exports": 0,
         "engines": 0,
@@ -285,6 +286,7 @@ def test_an_export_is_held_against_the_ledger(ledger: Ledger, tmp_path: Path) ->
     assert later.notes == [
         "1 requests of 2026-11 ended after it was exported; export it again to take them in"
     ]
-    with (tmp_path / "exports" / "2026-11" / "bill.parquet").open("ab") as file:
+    place = place_of(tmp_path / "exports", PARQUET, "2026-11")
+    with (place / "bill.parquet").open("ab") as file:
         file.write(b"!")
     assert one(checked()).check == "exports"
