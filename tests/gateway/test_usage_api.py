@@ -44,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
 def opened(directory: Path, *args: str) -> Iterator[Open]:
     data = directory / "data"
     admin, ann, bo = new_key(data, "boss", "--admin"), new_key(data, "ann"), new_key(data, "bo")
-    prices = ("--in", "0.5", "--out", "1.25", "--cached-in", "0.05")
+    prices = ("--in", "0.5", "--out", "1.25", "--cached-in", "0.05", "--rerate", "first price")
     tollbook(data, "prices", "set", MODEL, *prices, "--from", "2026-01-01")
     with processes.backend(directory) as server:
         wide = [backend(server.url, "b")]
