@@ -599,8 +599,7 @@ def test_other_columns_types_and_orders_are_found(files: Path, tmp_path: Path) -
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("month", [MONTH, NEXT])
-@pytest.mark.parametrize("name", [FOCUS, CSV])
+@pytest.mark.parametrize(("month", "name"), [(MONTH, FOCUS), (NEXT, FOCUS), (MONTH, CSV)])
 def test_the_public_validator_finds_one_rule_that_contradicts_another(
     files: Path, tmp_path: Path, month: str, name: str
 ) -> None:
@@ -613,10 +612,9 @@ def test_the_public_validator_finds_one_rule_that_contradicts_another(
 def test_the_public_validator_would_find_more(files: Path, tmp_path: Path) -> None:
     made = pq.read_table(place_of(files, "focus-1.2", MONTH) / FOCUS)
     lines = made.to_pylist()
-    lines[0] |= {"ListCost": Decimal("7"), "SkuPriceId": None, "ChargeCategory": "Use"}
+    lines[0] |= {"SubAccountName": None}
     path = tmp_path / "changed.parquet"
     pq.write_table(pa.Table.from_pylist(lines, made.schema), path)
     work = tmp_path / "work"
     work.mkdir()
-    failed = validate(path, work).failed
-    assert {UNAVOIDABLE, "ListCost-C-009-C", "ChargeCategory-C-003-M"} <= set(failed)
+    assert {UNAVOIDABLE, "SubAccountName-C-005-C"} < set(validate(path, work).failed)
