@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import delete, update
 
 from ledger.amounts import decimal_text
 from ledger.audit import audit
@@ -381,6 +382,31 @@ def test_a_closing_that_overlooked_a_correction_is_refused(ledger: Ledger) -> No
     Feeder(ledger, "closing").feed([event])
     with ledger.read() as read:
         assert load_book(read).periods == ()
+
+
+# --- the audit ----------------------------------------------------------------------------------
+
+
+def test_the_audit_sees_a_closed_month_that_was_touched(ledger: Ledger) -> None:
+    gateway, feeder = started(ledger)
+    feeder.feed(gateway.says(say.accepted("r2", NOVEMBER)))
+    feeder.feed(gateway.marks(END))
+    close(ledger)
+    feeder.feed(gateway.says(say.finished("r2", NOVEMBER)))
+    with ledger.read() as read:
+        assert audit(read).findings == []
+    with ledger.write() as tx:
+        tx.execute(
+            update(tables.usage_hourly).values(other_out=tables.usage_hourly.c.other_out + 1)
+        )
+        tx.execute(delete(tables.late))
+    with ledger.read() as read:
+        said = list(parted(read, load_book(read)))
+    assert any(
+        words.startswith("2026-11 was closed with totals {'USD': '0.00004'}") for words in said
+    )
+    assert any(words.startswith("2026-11 was closed with lines ") for words in said)
+    assert any(words.startswith("late request r2: its events say LateRow(") for words in said)
 
 
 # --- zones --------------------------------------------------------------------------------------
