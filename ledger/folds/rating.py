@@ -61,9 +61,10 @@ class Rated(msgspec.Struct, frozen=True, kw_only=True):
 
     `start_us` is the first instant of that part, in microseconds since 1970. `totals` holds only
     requests with an end. `failed_attempts` counts their calls beyond each one's last; `busy_us` is
-    how long they spent with a backend, null where nobody knows it of any of them. `rate` null: no
-    price holds. `kind` other than `usage`: `corrects` names the event, `source:sequence`, that
-    ended the request whose line this corrects, and counts may be below zero.
+    how long they spent with a backend, null where nobody knows it of any of them; both are counted
+    where the rate charges for them, and are else 0 and null. `rate` null: no price holds. `kind`
+    other than `usage`: `corrects` names the event, `source:sequence`, that ended the request whose
+    line this corrects, and counts may be below zero.
     """
 
     key_id: str
@@ -97,6 +98,17 @@ def used(
         "gpu_second": busy_us,
         "failed_attempt": failed_attempts,
     }
+
+
+def charged_only(one: Rated) -> Rated:
+    """`one` with only those counts beyond tokens and requests that its rate charges for: no others
+    are known of what was rolled up."""
+    pico = {} if one.rate is None else one.rate.pico
+    failed = one.failed_attempts if "failed_attempt" in pico else 0
+    busy = one.busy_us if "gpu_second" in pico else None
+    if (failed, busy) == (one.failed_attempts, one.busy_us):
+        return one
+    return msgspec.structs.replace(one, failed_attempts=failed, busy_us=busy)
 
 
 def split(one: Rated) -> tuple[Rated, ...]:
@@ -238,7 +250,7 @@ class Sheet:
 
     def _rate(self, price: Price, band: PricedBand | None, discount: Price | None) -> Rate:
         off = None if discount is None else discount.price_id
-        name = price.price_id, off, None if band is None else band.name
+        name = price.price_id, off, None if band is None else _label(price, band)
         found = self._rates.get(name)
         if found is None:
             usual = {**price.pico, **price.charges, **({} if band is None else band.pico)}
@@ -266,6 +278,14 @@ def _band_at(price: Price, at_us: int, local: Local) -> PricedBand | None:
         if weekday in band.days and band.start <= minute < band.end:
             return band
     return None
+
+
+def _label(price: Price, band: PricedBand) -> str:
+    """The band's name, which must stand for one set of prices: where another band of this price has
+    the same name and other prices, its place among them is part of it."""
+    if all(one.pico == band.pico for one in price.bands if one.name == band.name):
+        return band.name
+    return f"{band.name} {price.bands.index(band) + 1}"
 
 
 def _us(moment: datetime) -> int:

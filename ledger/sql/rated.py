@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, ColumnElement, Table, case, func, literal_col
 from ledger.clock import to_us
 from ledger.events import BUCKETS
 from ledger.folds.book import Book
-from ledger.folds.rating import Rated, RateName, Sheet, split
+from ledger.folds.rating import Rated, RateName, Sheet, charged_only, split
 from ledger.folds.requests import RequestRow
 from ledger.folds.usage import HOUR_US, Totals, contribution
 from ledger.sql import tables
@@ -103,7 +103,7 @@ def rated_request(row: RequestRow, sheet: Sheet) -> Rated | None:
     cell, totals = counted
     at_us = to_us(row.accepted_at)
     known = row.duration_us is not None and row.overhead_us is not None
-    return Rated(
+    one = Rated(
         key_id=cell.key_id,
         project_id=sheet.project(cell.key_id, at_us),
         model=cell.model,
@@ -114,6 +114,7 @@ def rated_request(row: RequestRow, sheet: Sheet) -> Rated | None:
         busy_us=(row.duration_us or 0) - (row.overhead_us or 0) if known else None,
         rate=sheet.rate(cell.key_id, cell.model, at_us, local_time),
     )
+    return charged_only(one)
 
 
 def rated(
@@ -277,6 +278,7 @@ def _priced(used: _Used, start_us: int, sheet: Sheet) -> Rated:
 
 
 def _add(held: dict[Name, Rated], one: Rated) -> None:
+    one = charged_only(one)
     name = name_of(one)
     before = held.get(name)
     if before is not None:
