@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Text, cast, literal, select
 
 from ledger.events import BUCKETS
 from ledger.export.facts import Month, Span
@@ -15,6 +14,7 @@ from ledger.folds.late import holds, steps
 from ledger.folds.money import Period
 from ledger.folds.usage import ZERO
 from ledger.sql import tables
+from ledger.sql.ends import ENDED_BY
 from ledger.sql.late import told_of
 from ledger.sql.rated import month_lines
 from ledger.sql.rows import request_params
@@ -81,7 +81,7 @@ def ended_requests(
     requests = tables.requests
     statement = (
         requests.select()
-        .with_only_columns(_END, *(requests.c[name] for name in names))
+        .with_only_columns(ENDED_BY, *(requests.c[name] for name in names))
         .where(requests.c.accepted_us >= span[0], requests.c.accepted_us < span[1])
         .where(requests.c.state.in_(ENDED))
         .order_by(requests.c.accepted_us, requests.c.request_id)
@@ -123,20 +123,6 @@ def _then(
         for name in found:
             found[name].append(cells[name])
     return found, ended
-
-
-# One look-up by id for each row, in the statement itself: a statement of its own with thousands of
-# ids takes Postgres longer to read than to answer.
-_END = (
-    select(tables.events.c.source + literal(":", Text) + cast(tables.events.c.sequence, Text))
-    .where(
-        tables.events.c.id
-        == tables.requests.c.request_id + literal("/", Text) + tables.requests.c.state
-    )
-    .scalar_subquery()
-    .label("ended_by")
-)
-"""The event that ended a request, `source:sequence`."""
 
 
 def _ends(
