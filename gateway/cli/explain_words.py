@@ -93,7 +93,11 @@ def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -
         "counts": dict(zip(BUCKETS, row.usage.counts(), strict=True)),
         "basis": row.basis,
         "basis_said": BASIS_SAID.get(row.basis, row.basis) if row.billed else None,
-        "charges": {name: count for name, count in _charged(found) if name in _units(found)},
+        "charges": {
+            name: None if count is None else charge_text(name, count)
+            for name, count in _charged(found)
+            if name in _units(found)
+        },
         "project": found.project_id,
         "price": _price_json(found, places),
         "corrections": [

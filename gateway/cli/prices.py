@@ -377,16 +377,15 @@ def simulate(file: Path | None, month: str, place: Place, as_csv: bool, as_json:
             if parsed.problems:
                 return _refuse(file, parsed.problems, as_json)
         with progress(f"pricing {month} twice"):
-            found = simulated(read, book, month, candidates)
+            found = simulated(read, book, month, candidates, whole=file is None)
     closed = any(period.month == month for period in book.periods)
     if as_json:
         click.echo(json_text(simulated_json(month, closed, found)))
     else:
-        show(
-            simulated_table(month, closed, found),
-            as_csv=as_csv,
-            empty=f"no request of {month} has an end yet",
-        )
+        table = simulated_table(month, closed, found)
+        if as_csv:
+            click.echo(f"tollbook: {table.notes[-1]}", err=True)
+        show(table, as_csv=as_csv, empty=f"no request of {month} has an end yet")
     return 0
 
 

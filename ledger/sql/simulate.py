@@ -31,16 +31,21 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulated(
-    read: ReadSession, book: Book, month: str, candidates: Sequence[Price]
+    read: ReadSession, book: Book, month: str, candidates: Sequence[Price], *, whole: bool = False
 ) -> list[Simulated]:
     """The usage of `month` that the ledger knows, at both. `candidates` stand in the place of all
     prices that the book has for the same model and scope; one that begins outside of the month
-    counts from its first instant. Raises `BadQuery` for a month that is none."""
+    (`whole`: every one) counts from its first instant. Raises `BadQuery` for what is no month."""
     frame = frame_of(book, month)
     taken = {(price.scope, price.model) for price in candidates}
     kept = [price for price in frame.book.prices if (price.scope, price.model) not in taken]
     first, after = from_us(frame.first_us), from_us(frame.after_us)
-    moved = [_within(price, first, after) for price in candidates]
+    moved = [
+        price
+        if first <= price.effective_from < after and not whole
+        else msgspec.structs.replace(price, effective_from=first)
+        for price in candidates
+    ]
     other = msgspec.structs.replace(frame.book, prices=(*kept, *moved))
     sides = [_by_key(_lines(read, one, frame)) for one in (frame.book, other)]
     return [
@@ -66,11 +71,6 @@ def standing_now(book: Book, now: datetime) -> list[Price]:
         if price.effective_from <= now:
             found[price.scope, price.model] = price
     return list(found.values())
-
-
-def _within(price: Price, first: datetime, after: datetime) -> Price:
-    inside = first <= price.effective_from < after
-    return price if inside else msgspec.structs.replace(price, effective_from=first)
 
 
 def _lines(read: ReadSession, book: Book, frame: Frame) -> list[BillLine]:

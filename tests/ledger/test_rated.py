@@ -79,7 +79,8 @@ def requests(draw: st.DrawFn) -> list[Draft]:
 def moves(draw: st.DrawFn) -> list[Draft]:
     """Keys that change their project, in the order of time."""
     ends = sorted(draw(st.lists(instants, max_size=3)))
-    found, bases = [], dict[str, int]()
+    found: list[Draft] = []
+    bases: dict[str, int] = {}
     for at in ends:
         key = draw(st.sampled_from(KEYS))
         project = draw(st.none() | st.sampled_from(PROJECTS))
@@ -122,7 +123,7 @@ def sums(lines: Sequence[Rated]) -> dict[tuple[object, ...], list[int]]:
 def by_request(read: ReadSession) -> list[Rated]:
     """Each request for itself, at the rate of its own instant."""
     sheets = Sheets(load_book(read))
-    found = []
+    found: list[Rated] = []
     for row in known_requests(read, [f"r{number}" for number in range(9)]).values():
         assert row.accepted_at is not None
         one = rated_request(row, sheets.at(to_us(row.accepted_at)))
