@@ -1,7 +1,7 @@
 """`tollbook reader`: the process that answers the usage APIs from the ledger. A gateway starts it.
 
 It reads and never writes. Nothing of the ledger is loaded before the first question, so that where
-nobody asks it costs a few megabytes and no CPU.
+nobody asks it costs no CPU and less than half of the memory.
 """
 
 import asyncio

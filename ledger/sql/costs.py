@@ -6,7 +6,6 @@ its bill, whatever the parts are.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import msgspec
 
@@ -14,11 +13,9 @@ from ledger.clock import to_us
 from ledger.folds.book import Book
 from ledger.folds.rating import Rated
 from ledger.sql.adjust import adjustments
-from ledger.sql.rated import rated
+from ledger.sql.rated import frame_of, rated
 from ledger.sql.session import ReadSession
 from ledger.zones import month_of, month_span
-
-DAY_US: Final = 86_400_000_000
 
 
 class _Month(msgspec.Struct, frozen=True):
@@ -72,12 +69,9 @@ def _months(book: Book, first: int, after: int) -> Iterator[_Month]:
 
 def _month_at(book: Book, at: int) -> _Month:
     for period in book.periods:
-        start, end = to_us(period.start), to_us(period.end)
-        if start <= at < end:
-            rules = msgspec.structs.replace(book.rules, zone=period.zone)
-            prices = book.prices[: period.prices]
-            frozen = msgspec.structs.replace(book, prices=prices, rules=rules)
-            return _Month(period.month, start, end, frozen)
+        if to_us(period.start) <= at < to_us(period.end):
+            frame = frame_of(book, period.month)
+            return _Month(period.month, frame.first_us, frame.after_us, frame.book)
     name = month_of(at, book.rules.zone)
     first, after = month_span(name, book.rules.zone)
     # Months are closed in a row, so what is open lies before all of them or behind.

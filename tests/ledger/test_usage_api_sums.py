@@ -24,13 +24,14 @@ from ledger.folds.cost import cost_of_rated
 from ledger.folds.rating import Rated
 from ledger.folds.usage import ZERO, Totals
 from ledger.sql import usage as usage_module
+from ledger.sql.adjust import adjustments
 from ledger.sql.costs import costs
 from ledger.sql.rated import month_lines
 from ledger.sql.replay import load_book
 from ledger.sql.usage import STEPS, Step, UsageAsk, Used, usage
 from tests.ledger.ledgers import Make
 from tests.support.books import Books
-from tests.support.events import finished, key_issued, period_closed, price
+from tests.support.events import SOURCE, corrected, finished, key_issued, period_closed, price
 
 FIRST = datetime(2026, 10, 30, 21, 40, tzinfo=UTC)
 HOURS = 60
@@ -214,10 +215,13 @@ def test_parts_of_any_length_add_up_to_the_bills_of_the_months(
 ) -> None:
     fill(books, zone)
     if closed:
-        cut = {"/gateway/test/0193a0000000700080000000000000a1": {"requests": 10_000}}
+        cut = {SOURCE: {"requests": len(REQUESTS)}}
         books.add(period_closed(cut, "2026-10", zone=zone, prices=2))
         late = datetime(2026, 11, 1, 12, 7, tzinfo=UTC)
         books.add(price("price-3", {"uncached_in": "9"}, start=late, model="*"))
+        # Both are of the closed month, and land in the next one.
+        books.add(finished("r-late", FIRST + timedelta(hours=1), "key-1", "m"))
+        books.add(corrected("r-0", Tokens(uncached_in=5), f"{SOURCE}:1", late))
     with books.ledger.read() as read:
         book = load_book(read)
         assert bool(book.periods) is closed
@@ -229,7 +233,9 @@ def test_parts_of_any_length_add_up_to_the_bills_of_the_months(
         begin = datetime(2026, 10, 25, tzinfo=UTC)
         for parts in (days(begin, 20), days(begin, 60, 7 * 3600 + 1500)):
             assert added(one for _, one in costs(read, book, parts)) == billed
-    assert sum(billed[1].values()) == len(REQUESTS)
+        landed = {one.kind for one in adjustments(read, book, "2026-11")}
+    assert landed == ({"late", "corrected"} if closed else set())
+    assert sum(billed[1].values()) == len(REQUESTS) + closed
 
 
 def test_pages_hold_exact_costs_and_what_has_no_price(full: Books) -> None:
