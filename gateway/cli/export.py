@@ -113,7 +113,8 @@ def _said(manifest: "Manifest") -> list[str]:
         said.append(f"{manifest.unpriced:,} lines of its bill have no price")
     left = manifest.left_out
     if left is not None and left.unpriced_tokens:
-        said.append(f"FOCUS has no row for {left.unpriced_tokens:,} tokens that have no price")
+        said.append(f"FOCUS has no row for tokens that have no price: {left.unpriced_tokens:,}")
     if left is not None and left.unknown_requests:
-        said.append(f"nor for {left.unknown_requests:,} requests whose use nobody knows")
+        unknown = f"{left.unknown_requests:,}"
+        said.append(f"FOCUS has no row for requests whose use nobody knows: {unknown}")
     return said
