@@ -11,6 +11,9 @@ import psycopg
 import pytest
 
 from ledger.clock import SystemClock
+from ledger.sql.chain import root_at
+from ledger.sql.cuts import whole
+from ledger.sql.session import open_ledger
 from streams.kafka.access import KafkaAccess
 from streams.local.layout import Layout
 from streams.log.registry import read_registry
@@ -50,9 +53,10 @@ async def test_embedded_and_kafka_modes_give_the_same_rows_and_the_same_export(
         await produce(kafka, read_registry(Layout(world.data).registry_log, 0).events)
         wanted = _sqlite(world.data / "ledger.db")
         _through_kafka(other, config, postgres_url, wanted)
-        assert _export(world.data, tmp_path / "one") == _export(
-            other, tmp_path / "two", "--config", str(config)
-        )
+        for kind in ("parquet", "csv", "focus-1.2", "focus-1.4"):
+            one = _export(world.data, tmp_path / "one", kind)
+            assert one and one == _export(other, tmp_path / "two", kind, "--config", str(config))
+        assert _root(world.data / "ledger.db") == _root(postgres_url)
 
 
 def _adopted(data: Path) -> bool:
@@ -125,10 +129,17 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-def _export(data: Path, target: Path, *options: str) -> dict[str, str]:
-    """The files of this month's export by name, as hashes."""
+def _root(ledger: Path | str) -> str:
+    """The root of all chains, as far as nothing is missing."""
+    with open_ledger(ledger) as opened, opened.read() as read:
+        return root_at(read, whole(read))
+
+
+def _export(data: Path, target: Path, kind: str, *options: str) -> dict[str, str]:
+    """The files of this month's exports so far by name, as hashes."""
     month = f"{SystemClock().now():%Y-%m}"
-    tollbook(data, "export", "--month", month, "--out", str(target), *options)
+    which = ("--month", month, "--format", kind, "--out", str(target))
+    tollbook(data, "export", *which, *options)
     return {
         str(path.relative_to(target)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(target.rglob("*"))
