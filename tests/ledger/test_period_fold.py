@@ -1,4 +1,4 @@
-"""The fold of closed months: which closings and corrections the registry takes, without a ledger."""
+"""The fold of closed months: which closings and corrections the registry takes; without ledgers."""
 
 from datetime import UTC, datetime
 
