@@ -24,16 +24,19 @@ class Chooser:
         self._ruling = ruling
         self._turns: Counter[str] = Counter()
 
-    def choose(self, call: Call, tried: tuple[str, ...]) -> Backend | None:
+    def choose(self, call: Call, tried: tuple[str, ...], *, fit: bool = False) -> Backend | None:
         """The backend for the next try of `call`, told in `call.choice`; null if none is left.
 
         `tried` are those that failed it. Whoever calls the backend leases it at once: so the next
         choice, even in the same moment, sees this one in flight. Where no backend of its model is
-        fit, it is one of the first model in `call.fallbacks` that has one.
+        fit, it is one of the first model in `call.fallbacks` that has one. `fit`: only one of its
+        own model will do, and none as a last resort.
         """
         model = call.wish.model
         choice = self._choice(call, model, tried)
-        if (choice is None or choice.last_resort) and call.fallbacks:
+        if fit and choice is not None and choice.last_resort:
+            return None
+        if (choice is None or choice.last_resort) and call.fallbacks and not fit:
             model, choice = self._other(call, model, tried, choice)
         if choice is None:
             return None

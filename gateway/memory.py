@@ -66,6 +66,12 @@ class Memory:
         """True if all that is known came in, and this process has not begun from it yet."""
         return self._begins and self._complete()
 
+    @property
+    def is_awaited(self) -> bool:
+        """True while more may come in of what this process is to begin from. What it tells of its
+        backends meanwhile would stand in the place of that, and be the memory of the next start."""
+        return self._begins
+
     def notes(self) -> tuple[str, ...]:
         """That another process took this one's name: views are kept by name."""
         if not self._has_twin:

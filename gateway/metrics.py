@@ -106,7 +106,7 @@ class GatewayCollector(Collector):
         )
         yield _counter(
             "tollbook_attempts_failed",
-            "Calls to a backend that failed before the first byte.",
+            "Calls to a backend that failed before the first byte; refusals that were tried again.",
             ("backend", "reason"),
             stats.attempts_failed.items(),
         )

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Collection, Mapping
 from typing import Protocol
 
+from gateway.attempts import Attempts
 from gateway.backends.pool import Backend, Pool
 from gateway.backends.port import Answer, BackendFailed, Client
 from gateway.call import Call
@@ -21,7 +22,6 @@ from gateway.cuts import (
     Cause,
     Cut,
     fault_of_cut,
-    fault_of_status,
     reads_on,
 )
 from gateway.ends import DRAFTS_IN_ONE_APPEND, Ends
@@ -33,7 +33,6 @@ from gateway.stats import Stats
 from gateway.tokenizers import Tokenizers
 from gateway.wire.faults import ClientFault
 from gateway.wire.meters import make_meter
-from gateway.wire.requests import forwarded
 from gateway.wire.usage import usage_of_answer
 from ledger.clock import Clock
 from ledger.events import Basis, Draft, RequestRejected, Usage
@@ -42,10 +41,6 @@ from streams.errors import SpoolFailed, SpoolFull
 from streams.log.port import Journal
 
 log = logging.getLogger("tollbook.relay")
-
-ATTEMPTS_MAX = 2
-"""A failure before the first byte is tried once on another backend, and not more: a request that
-fails two servers is more likely to be at fault itself."""
 
 SAY_SECONDS_MAX = 5.0
 """How long a client may take to read that its answer failed."""
@@ -86,13 +81,13 @@ class Relay:
     ) -> None:
         self._journal = journal
         self._pool = pool
-        self._client = client
         self._clock = clock
         self._timeouts = timeouts
         self._wait_durable = wait_durable
         self._stats = stats
         self._drain_to_end = frozenset(drain_to_end)
         self._chooser = Chooser(pool, stats, ruling)
+        self._attempts = Attempts(self._chooser, client, clock, journal, stats)
         self._allowance = Allowance()
         self._ends = Ends(journal, clock, stats, Tokenizers(pool, client, clock))
         self.open: dict[str, Call] = {}
@@ -121,7 +116,7 @@ class Relay:
             call.lease(backend)
             if self._wait_durable:
                 await self._journal.durable()
-            answer = await self._first_answer(call, backend, headers)
+            answer = await self._attempts.first_answer(call, backend, headers)
             if call.endpoint.dialect is not None and answer.status < 300 and streams(answer):
                 await self._stream(call, answer, reply)
             else:
@@ -217,66 +212,6 @@ class Relay:
                 f"Not metered, so not served: {failed}", code="spool_failed"
             ) from failed
 
-    async def _first_answer(
-        self, call: Call, backend: Backend, headers: Mapping[str, str]
-    ) -> Answer:
-        """The head of the first answer that is no failure, or of the last one there is."""
-        tried: tuple[str, ...] = ()
-        while True:
-            tried = (*tried, backend.backend_id)
-            failure: BackendFailed | None = None
-            answer: Answer | None = None
-            try:
-                answer = await self._call(call, backend, headers)
-            except BackendFailed as failed:
-                if failed.reason == "own_limit":
-                    raise
-                failure = failed
-            self._judge(backend, answer, failure)
-            if answer is not None and answer.status < 500:
-                return answer
-            why = failure.reason if failure else f"status {answer.status if answer else 0}"
-            self._stats.attempts_failed[backend.backend_id, why] += 1
-            again = len(tried) < ATTEMPTS_MAX and not call.client_left
-            other = self._chooser.choose(call, tried) if again else None
-            if other is None:
-                if answer is not None:
-                    return answer
-                assert failure is not None, "an attempt ends in an answer or in a failure"
-                try:
-                    raise failure
-                finally:
-                    del failure  # its trace leads here: a circle, which `let_go` tells of
-            if answer is not None:
-                answer.close()
-                call.answer = None
-            backend = other
-            call.lease(backend)
-            self._journal.append(call.attempted(self._clock.now(), backend, why))
-
-    def _judge(
-        self, backend: Backend, answer: Answer | None, failure: BackendFailed | None
-    ) -> None:
-        """Tell the backend if the head of its answer, or that there is none, is a fault of it."""
-        fault = str(failure) if answer is None else fault_of_status(answer.status)
-        if fault is not None:
-            sure = failure is not None and failure.reason == "unreachable"
-            backend.faulty(fault, self._clock.monotonic(), sure=sure)
-
-    async def _call(self, call: Call, backend: Backend, headers: Mapping[str, str]) -> Answer:
-        call.sent = self._clock.monotonic()
-        call.called = True
-        try:
-            call.answer = await self._client.open(
-                backend,
-                call.endpoint.path,
-                forwarded(call.body, call.wish, backend.engine, call.endpoint, call.content_type),
-                headers,
-            )
-        finally:
-            call.upstream += self._clock.monotonic() - call.sent
-        return call.answer
-
     async def _plain(self, call: Call, answer: Answer, reply: Reply) -> None:
         sent = self._clock.monotonic()
         body = await answer.read_all()
@@ -371,8 +306,10 @@ class Relay:
         else:
             if meter.complete:
                 call.answered(now)
+            # Some servers never send a closing event: with text in it, a clean end is a good one.
+            if meter.complete or meter.chunks:
                 backend.succeeded(now)
-            elif not meter.chunks:
+            else:
                 backend.faulty(EMPTY, now)
             counted = meter.counted()
             if counted[0] not in ("reported", "running"):

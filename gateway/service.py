@@ -199,7 +199,8 @@ class Service:
             await asyncio.gather(beat, return_exceptions=True)
             self.relay.tick()
             self._sharing.tick()
-            self._observer.say_last()
+            if not self._memory.is_awaited:
+                self._observer.say_last()
             await self._scraper.stop()
             await self._pool.stop()
             await self._client.close()
@@ -265,7 +266,8 @@ class Service:
                 self._poll()
                 self._measure_lag(now)
                 self._sharing.tick()
-                self._observer.tick()
+                if not self._memory.is_awaited:
+                    self._observer.tick()
             if now - marked >= MARK_SECONDS:
                 marked = now
                 self._mark()

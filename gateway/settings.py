@@ -34,6 +34,7 @@ from gateway.setting_values import (
     parse_size,
     size_text,
 )
+from ledger.addresses import door_of
 
 __all__ = [
     "CONFIG_DEFAULT",
@@ -82,12 +83,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kafka: KafkaSettings = KafkaSettings()
 
     def __post_init__(self) -> None:
-        for what, values in (
-            ("the address", [backend.url for backend in self.backends]),
-            ("the name", [backend.id for backend in self.backends]),
-        ):
-            if (twice := _twice(values)) is not None:
-                raise SettingsError(f"two backends have {what} {twice}; remove one of them")
+        doors: dict[str, str] = {}
+        for backend in self.backends:
+            first = doors.setdefault(door_of(backend.url), backend.url)
+            if first is not backend.url:
+                also = "" if first == backend.url else f", also written {backend.url}"
+                raise SettingsError(f"two backends have the address {first}{also}; remove one")
+        if (twice := _twice([backend.id for backend in self.backends])) is not None:
+            raise SettingsError(f"two backends have the name {twice}; remove one of them")
         if (twice := _twice([one.model for one in self.policies])) is not None:
             raise SettingsError(f"two policies are for the model {twice}; remove one of them")
         if (twice := _twice([one.model for one in self.fallbacks])) is not None:

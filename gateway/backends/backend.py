@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.backends.signals import Signals
 from gateway.routing import breaker as rule
+from gateway.routing import refusals as refusal
 from gateway.routing.breaker import Breaker
 from gateway.routing.policy import BackendView
 from gateway.wire.generated import Verdict
@@ -16,6 +17,13 @@ from gateway.wire.requests import Engine
 from ledger.folds.routing import RoutingView
 
 log = logging.getLogger("tollbook.backends")
+
+STRICT = ("vllm", "sglang")
+"""Engines whose list is all that they have: vLLM refuses every other name, and SGLang answers to it
+with the model that it has, which would then be billed as another. The rest take any name."""
+
+NAMES_SHOWN_MAX = 5
+"""Of a list of models, in words about what is missing from it."""
 
 SECRET_CHARACTERS_MIN = 12
 """A shorter key is a placeholder such as EMPTY; to hide it would only mangle texts that say it."""
@@ -45,7 +53,9 @@ class Generated(msgspec.Struct, frozen=True):
 class Backend:
     """One model server. `models` null means that any name is passed on to it.
 
-    `known` are names that it serves for sure: those that were set, or that it listed itself.
+    `known` are names that it serves for sure: those that were set, or that it listed itself. Of an
+    engine that serves only what it lists (`STRICT`), those of `set_models` that are missing from
+    its list are in neither, until it lists them again.
     `secret` is what no answer may show. `requests` and `failures` count this gateway's attempts and
     those of them that met a fault of the server. `first_token_us` and `between_tokens_us` are
     moving averages of answers here, null before the first.
@@ -77,9 +87,11 @@ class Backend:
         "models",
         "opened",
         "others_in_flight",
+        "refusals",
         "requests",
         "rung",
         "secret",
+        "set_models",
         "signals",
         "source",
         "unheard_since",
@@ -129,7 +141,8 @@ class Backend:
             self._forget()
         self.secret = key.encode() if key and len(key) >= SECRET_CHARACTERS_MIN else None
         self.engine: Engine = engine or "openai"
-        self.models: frozenset[str] | None = None if any_model else frozenset(models or ())
+        self.set_models = frozenset(models or ())
+        self.models: frozenset[str] | None = None if any_model else self.set_models
         self.known = self.models or frozenset()
         self._fixed_engine = engine is not None
         self._fixed_models = any_model or bool(models)
@@ -140,6 +153,7 @@ class Backend:
         # A trial that is under way must not be taken for one of the new breaker's.
         self.breaker = Breaker(period=self.breaker.period)
         self._untold = 0  # answers that were whole, and that the breaker does not know of
+        self.refusals = refusal.NONE
         self.up = self.listed = False
         self.fault: str | None = "it was not asked yet"
         self.rung: Rung | None = None
@@ -158,17 +172,30 @@ class Backend:
             else:
                 self._tell(f"/v1/models answered {status}", "list")
             return
-        self.listed = True
-        if self.breaker.state == "open":
+        if not self._fixed_engine:
+            self.engine = said.engine
+        lacks = self._take_models(said.models)
+        self.listed = lacks is None
+        if lacks is not None:
+            self._tell(lacks, "model")
+        elif self.breaker.state == "open":
             self._tell(self.fault, self.rung)
         else:
             self._tell(None, None)
-        if not self._fixed_engine:
-            self.engine = said.engine
+
+    def _take_models(self, said: Sequence[str]) -> str | None:
+        """Take the names that it lists. In words why it is of no use with them; null if it is."""
+        names = frozenset(said)
         if self.models is None:
-            self.known = frozenset(said.models)
+            self.known = names
         elif not self._fixed_models:
-            self.known = self.models = frozenset(said.models)
+            self.known = self.models = names
+        else:
+            here = self.set_models & names if self.engine in STRICT else self.set_models
+            self.known = self.models = here or self.set_models
+            if not here:
+                return f"it lists {_some(said)} and not {_some(sorted(self.set_models))}"
+        return None
 
     def failed(self, reason: str, rung: Rung = "list") -> None:
         """It did not say which models it has: others go first until it is heard of again."""
@@ -221,6 +248,14 @@ class Backend:
         words = None if self.breaker.state == "open" else reason
         self._take(rule.failed(self.breaker, now, sure=sure), words, "requests")
 
+    def refused(self, now: float) -> None:
+        """It refused a request at once, which may be the client's own fault."""
+        self.refusals = refusal.refused(self.refusals, now)
+
+    def took(self, now: float) -> None:
+        """It did not refuse a request, though it refused others of late."""
+        self.refusals = refusal.taken(self.refusals, now)
+
     def left(self, sent: float) -> None:
         """A client left that had no byte of a request sent at `sent`. That is no fault: but if
         nobody else hears of it either, it is time to ask."""
@@ -266,15 +301,18 @@ class Backend:
             self.draining or self.held is not None,
             None if closed else rule.trials_left(breaker, gateways),
             1.0 if closed and breaker.share >= 1 else rule.share(breaker, now),
+            0.0 if self.refusals is refusal.NONE else self._refused(now),
         )
 
     def condition(self, now: float) -> str:
         """How it is in words, for a person."""
-        breaker = self.breaker
-        if self.held is not None:
-            return f"down: {self.held}"
-        if not self.up:
-            return f"down: {self.fault}"
+        breaker, fault = self.breaker, self.held
+        if fault is None and not self.up:
+            fault = self.fault or "no reason is known"
+        if fault is not None:
+            return f"down: {fault} (draining)" if self.draining else f"down: {fault}"
+        if self.draining:
+            return "draining"
         if breaker.state == "half_open":
             return f"up: on trial, {breaker.answered} of {rule.ANSWERED_MIN} answered"
         share = rule.share(breaker, now)
@@ -298,6 +336,12 @@ class Backend:
         words = f": {self.fault}" if breaker.state == "open" and self.fault else ""
         log.info("backend %s is %s%s", self.backend_id, breaker.state.replace("_", " "), words)
 
+    def _refused(self, now: float) -> float:
+        part = refusal.refused_part(self.refusals, now)
+        if not part:
+            self.refusals = refusal.NONE
+        return part
+
     def _tell_successes(self, now: float) -> None:
         """Let the breaker know of the answers that it was not told of yet."""
         if self._untold:
@@ -307,6 +351,13 @@ class Backend:
     def _tell(self, fault: str | None, rung: Rung | None) -> None:
         self.up = self.listed and self.breaker.state != "open"
         self.fault, self.rung = fault, rung
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of `names` in words, and how many there are more."""
+    more = len(names) - NAMES_SHOWN_MAX
+    shown = ", ".join(names[:NAMES_SHOWN_MAX]) or "no model"
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _averaged(known: int | None, seconds: float) -> int:

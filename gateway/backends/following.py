@@ -15,6 +15,7 @@ from gateway.backends.pool import Backend, Pool
 from gateway.setting_values import SettingsError
 from gateway.settings import BackendSettings
 from gateway.wire.requests import Engine
+from ledger.addresses import door_of
 from ledger.clock import Clock
 from ledger.folds.book import Book, Server
 
@@ -165,7 +166,7 @@ def together(
     wanted = {name: one for name, one in configured.items() if name not in gone}
     notes = []
     moved = {name for name, one in registered.items() if one.url is not None}
-    doors = {one.url: name for name, one in wanted.items() if name not in moved}
+    doors = {door_of(one.url): name for name, one in wanted.items() if name not in moved}
     for backend_id, server in sorted(registered.items()):
         if backend_id in gone:
             continue
@@ -178,7 +179,7 @@ def together(
                 own, weight=server.weight, draining=server.draining
             )
             continue
-        twin = doors.get(server.url, backend_id)
+        twin = doors.get(door_of(server.url), backend_id)
         if twin != backend_id:
             notes.append(
                 f"backend {backend_id} of the registry is not used here: {twin} of this gateway's "

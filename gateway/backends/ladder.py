@@ -204,7 +204,7 @@ class Ladder:
                 key,
                 Step("list", None if enough else False, f"/v1/models answers {status}", took),
             ]
-        wanted = set(backend.models or ()) or set(said.models)
+        wanted = backend.set_models or set(said.models)
         missing = sorted(wanted - set(said.models))
         has = ", ".join(said.models) or "nothing"
         lacks = f"it has {has}, and not {', '.join(missing)}" if missing else has

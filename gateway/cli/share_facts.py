@@ -1,6 +1,6 @@
 """What `tollbook shares` makes of the views that gateways tell: rows, table and drawing. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -40,13 +40,24 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
 
 
-def shared(views: Iterable[RoutingView], now: datetime, *, ended: bool = False) -> list[Shared]:
+def shared(
+    views: Iterable[RoutingView],
+    now: datetime,
+    *,
+    ended: bool = False,
+    gone: Collection[str] = (),
+) -> list[Shared]:
     """The shares at each gateway that is heard of, or with `ended` also at those that are not any
-    more; of several first all together."""
+    more; of several first all together. Of backends that were removed, which are `gone` or of which
+    a later process of the gateway tells nothing, views may still be kept: they are left out."""
     found: dict[str, list[RoutingView]] = {}
     for view in views:
-        if view.picks is not None and (ended or view.expires_at > now):
+        wanted = view.picks is not None and view.backend_id not in gone
+        if wanted and (ended or view.expires_at > now):
             found.setdefault(view.gateway, []).append(view)
+    for gateway, told in found.items():
+        newest = max(told, key=lambda view: view.observed_at).source
+        found[gateway] = [view for view in told if view.source == newest]
     each = [_shared(gateway, found[gateway]) for gateway in sorted(found)]
     return [_together(each), *each] if len(each) > 1 else each
 

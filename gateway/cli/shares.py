@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gateway.cli.backend_known import registry_or_none
 from gateway.cli.failure import EXIT_FAILED
 from gateway.cli.options import json_option
 from gateway.cli.output import json_text, show
@@ -34,7 +35,9 @@ def command(plot: Path | None, ended: bool, place: Place, as_json: bool) -> int:
     """
     views = {} if place.embedded and not place.data.exists() else views_of(place)
     now = SystemClock().now()
-    groups = shared(views.values(), now, ended=ended)
+    book = registry_or_none(place).backends if views else {}
+    gone = {name for name, one in book.items() if one.removed_at is not None}
+    groups = shared(views.values(), now, ended=ended, gone=gone)
     if plot is not None:
         plot.write_text(shares_drawing(groups, now), encoding="utf-8")
     if as_json:

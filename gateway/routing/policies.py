@@ -15,6 +15,9 @@ from gateway.routing.views import BackendView, Policy, Wanted
 KV_FULL: Final = 0.999
 """A full KV memory still counts less than one request that waits."""
 
+REFUSES_ALL: Final = 1_000
+"""One that refuses everything ranks behind one where so many requests wait."""
+
 WORK_OF_HALF: Final = 32
 """Where an engine does not tell its KV use, so many requests at work count as half of it."""
 
@@ -29,12 +32,16 @@ class Scoring(msgspec.Struct, frozen=True):
 
 
 def fewest_waiting(request: Wanted, views: Sequence[BackendView]) -> list[float]:
-    """score = queue + fill: fewest waiting, then least KV use.
+    """score = queue + fill + refusals: fewest waiting, then least KV use.
 
     queue, in requests = max(waiting + new, in_flight + others_in_flight - running)
     new = min(picked, in_flight): picked after the engine's page was read and still in flight, so
     that page cannot tell of them.
     fill, 0 to 1 = kv_usage.
+    refusals, in requests = 1000 x refused³, with refused the part, 0 to 1, of the attempts of late
+    that it refused at once: it would else seem the least busy of all. So a few, as clients cause
+    them, weigh next to nothing (one more than none: 0.2), half of them 125 requests that wait, and
+    all of them 1000. It fades by itself, and with each attempt that is not refused.
 
     Missing signals: kv_usage null → work / (work + 32), where work = max(in_flight +
     others_in_flight, running); running null → queue = waiting + new. If one of the backends does
@@ -56,7 +63,10 @@ def fewest_waiting(request: Wanted, views: Sequence[BackendView]) -> list[float]
         if fill is None:
             busy = max(work, running)
             fill = busy / (busy + WORK_OF_HALF)
-        scores.append(queue + (fill if fill < KV_FULL else KV_FULL))
+        score = queue + (fill if fill < KV_FULL else KV_FULL)
+        if view.refused:
+            score += REFUSES_ALL * view.refused**3
+        scores.append(score)
     return scores
 
 
@@ -70,6 +80,8 @@ def _words_of_load(view: BackendView, score: float) -> list[str]:
     if view.picked:
         words.append(f"{view.picked} picked since it was read")
     words.append("KV not told" if view.kv_usage is None else f"KV {view.kv_usage:.1%}")
+    if view.refused:
+        words.append(f"refused {view.refused:.0%} of late")
     return words
 
 

@@ -21,6 +21,10 @@ _EXPLORED: How = "explored"
 _LAST_RESORT: How = "last_resort"
 
 _CHANCE = 1 << 20
+_REFUSES_MOST = 0.5
+"""One that is half open and refused so much of late gets no trial until that has faded: each first
+try would else go there, since a refusal neither closes it nor opens it again."""
+
 _TRIAL = "a trial of a backend that may have recovered"
 _DEFAULT = Rules()
 _by_id = attrgetter("backend_id")
@@ -30,10 +34,10 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
     """The backend for `request`, null if there is none; lower scores are better.
 
     Filter: it serves the model, is not draining, and did not fail this request already. Of those:
-    one that is half open and may have a trial now gets the first try of a request; else one that is
-    up, with a weight above 0 or, if there is none, without; else, as a last resort, one that is
-    half open, or any. So a backend that recovered between two probes is found, and a request fails
-    with words about it.
+    one that is half open, may have a trial now and does not refuse most gets the first try of a
+    request; else one that is up, with a weight above 0 or, if there is none, without; else, as a
+    last resort, one that is half open, or any. So a backend that recovered between two probes is
+    found, and a request fails with words about it.
 
     Score: by `rules.policy`, see `gateway.routing.policies` for formula, units and missing signals.
 
@@ -55,7 +59,7 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
         fit = [view for view in fit if view.backend_id not in tried]
     if not fit:
         return None
-    if len(fit) == 1 and (one := fit[0]).up and one.trial is None:
+    if len(fit) == 1 and (one := fit[0]).up and one.trial is None and not one.refused:
         return _alone(
             rules.policy,
             len(state),
@@ -71,8 +75,8 @@ def choose(request: Wanted, state: Sequence[BackendView], rules: Rules = _DEFAUL
     # So that nothing hangs on the order in which the backends were given.
     fit.sort(key=_by_id)
     draw = _draw(request)
-    due = [] if tried else [view for view in fit if view.trial and view.weight > 0]
-    if due:
+    due = [one for one in fit if one.trial and one.weight > 0 and one.refused < _REFUSES_MOST]
+    if due and not tried:
         names = tuple(view.backend_id for view in due)
         name = names[(draw >> 40) % len(names)]
         return Choice(name, 0.0, (_TRIAL,), ((1.0, names),), how="trial")
@@ -96,7 +100,8 @@ def _alone(
     weight: int,
 ) -> Choice:
     """The choice of the one backend that is fit: there is nothing to draw, and what scores and
-    words are made from has mostly been seen before. A fleet of one server is what most have."""
+    words are made from has mostly been seen before. A fleet of one server is what most have. It
+    refuses nothing: how much it does changes all the time, so that would be kept in vain."""
     view = BackendView(
         backend_id,
         None,

@@ -33,7 +33,8 @@ class BackendView(msgspec.Struct, frozen=True):
 
     `weight`: percent of its usual part of the requests, 0 for none while another is up. `draining`:
     it gets no new request. `trial` null: its breaker is closed; else it is half open, and so many
-    trial requests may begin now. `share`: 0 to 1, rising after it recovered.
+    trial requests may begin now. `share`: 0 to 1, rising after it recovered. `refused`: the part of
+    the attempts of late that it refused at once, 0 to 1 in hundredths.
     """
 
     backend_id: str
@@ -51,6 +52,7 @@ class BackendView(msgspec.Struct, frozen=True):
     draining: bool = False
     trial: int | None = None
     share: float = 1.0
+    refused: float = 0.0
 
 
 class Wanted(msgspec.Struct, frozen=True):

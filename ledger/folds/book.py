@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from ledger.addresses import door_of
 from ledger.amounts import pico_per_token
 from ledger.errors import AmountError
 from ledger.events import (
@@ -270,7 +271,7 @@ def _same_door(one: Server, said: BackendState) -> bool:
     """True if `one` is another backend at the same address: its load would be seen as half."""
     if said.url is None or one.removed_at is not None or one.backend_id == said.backend_id:
         return False
-    return one.url == said.url
+    return one.url is not None and door_of(one.url) == door_of(said.url)
 
 
 def price_at(book: Book, model: str, moment: datetime) -> Price | None:

@@ -50,6 +50,11 @@ def test_an_address_is_one_however_it_is_written(data: tuple[str, str]) -> None:
     assert made["url"] == "http://gpu.example:80"
     twin = run("backends", "add", "gpu2", "--url", "http://gpu.example:80/", *data)
     assert twin.exit_code == 1 and "already the address of backend gpu" in twin.stderr
+    run_json("backends", "add", "own", "--url", "http://localhost", *data)
+    for url in ("http://127.0.0.1:80", "http://[::1]", "http://LOCALHOST:80/v1"):
+        twin = run("backends", "add", "own2", "--url", url, *data)
+        assert twin.exit_code == 1 and "already the address of backend own" in twin.stderr, url
+    assert run("backends", "add", "own2", "--url", "https://localhost", *data).exit_code == 0
 
 
 def test_a_key_file_is_named_in_full(data: tuple[str, str]) -> None:

@@ -76,6 +76,17 @@ def test_views_that_ran_out_or_tell_no_shares_are_left_out_unless_asked_for() ->
     assert [group.gateway for group in shared(views, START, ended=True)] == ["g1"]
 
 
+def test_backends_that_were_removed_are_left_out_though_their_views_are_kept() -> None:
+    views = [view("b-1", 30), view("b-2", 70), view("b-1", 9, "g2"), view("b-2", 9, "g2")]
+    groups = shared(views, START, gone={"b-1"})
+    assert [[part.backend_id for part in group.parts] for group in groups] == [["b-2"]] * 3
+    assert groups[1].parts[0].measured == 1.0 and groups[1].picks == 70
+    # Taken out of the settings: the gateway's later process tells nothing of it.
+    later = view("b-2", 50, source="/gateway/g1/2", observed_at=after(1))
+    (group,) = shared([views[0], later], START, ended=True)
+    assert [(part.backend_id, part.measured) for part in group.parts] == [("b-2", 1.0)]
+
+
 def test_a_gateway_without_picks_has_no_shares_and_not_zero() -> None:
     (group,) = shared([view("b-1", 0, expected="0"), view("b-2", 0, expected="0")], START)
     assert [(part.measured, part.expected) for part in group.parts] == [(None, None)] * 2

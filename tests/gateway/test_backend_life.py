@@ -118,6 +118,7 @@ def test_a_backend_is_added_drained_stopped_and_removed_under_load(tmp_path: Pat
             drained = tollbook_json(data, "backends", "drain", "one")
             assert drained["safe"] and drained["running"] == 0
             assert 1 <= drained["grace_seconds"] <= 20 and drained["waited_seconds"] < 20
+            assert call(f"{gateway.url}/health/ready").json()["backends"]["one"] == "draining"
             left = running(one)
             one.kill()
             assert left == 0
@@ -129,6 +130,8 @@ def test_a_backend_is_added_drained_stopped_and_removed_under_load(tmp_path: Pat
             wait_until("answers", lambda: sum(len(load.answers) for load in loads) > 10)
         assert set(shares(loads)) == {"two"}
         wait_until("it is forgotten", lambda: set(listed(data)) == {"two"})
+        (told,) = tollbook_json(data, "shares", "--ended")["gateways"]
+        assert [one["id"] for one in told["backends"]] == ["two"], "its last view is kept for a day"
         assert KEY not in gateway.output() and "Traceback" not in gateway.output()
 
 

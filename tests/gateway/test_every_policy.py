@@ -42,6 +42,7 @@ states = st.lists(
         draining=st.booleans(),
         trial=st.none() | st.integers(0, 2),
         share=st.sampled_from((0.0, 0.25, 1.0)),
+        refused=st.sampled_from((0.0, 0.0, 0.06, 0.5, 1.0)),
     ),
     unique_by=lambda view: view.backend_id,
     max_size=len(BACKENDS),

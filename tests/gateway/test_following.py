@@ -171,6 +171,8 @@ def test_two_names_of_one_address_are_not_both_used() -> None:
     house.follow(server("twin", "http://conf:1"))
     assert set(house.pool.backends) == {"conf"}
     assert "conf of this gateway's settings has the same address" in house.follower.notes()[0]
+    house.follow(server("twin", "HTTP://CONF:01"))
+    assert set(house.pool.backends) == {"conf"}, "however it is written"
     house.follow(server("twin", "http://conf:1"), server("conf", removed_at=START))
     assert set(house.pool.backends) == {"twin"} and not house.follower.notes()
 

@@ -198,6 +198,17 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
     assert found is not None and found[0] == "tls" and "its certificate is not good" in found[1]
 
 
+@pytest.mark.parametrize("learned", [False, True])
+async def test_a_model_that_is_missing_beside_others_is_told(learned: bool) -> None:
+    """Also of an engine to which no request for it would go."""
+    async with fake_backend(engine="vllm", models=("a", "b")) as fake, at_work() as ladder:
+        one = backend(fake.url, "a", "lora")
+        if learned:
+            one.learn(200, b'{"data":[{"id":"a","owned_by":"vllm"}]}')
+        steps = await ladder.climb(one, made)
+    assert holds(steps)["model"] is False and words(steps) == "it has a, b, and not lora"
+
+
 async def test_a_key_that_is_refused_and_models_that_are_not_there() -> None:
     async with fake_backend(models=("other", "more")) as fake, at_work() as ladder:
         key = await ladder.climb(backend(fake.url, key="wrong"), made)

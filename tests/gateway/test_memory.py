@@ -228,3 +228,22 @@ def test_a_later_process_of_the_same_name_is_told_of_while_it_lives(house: House
     house.clock.advance(10)
     house.look()
     assert not house.memory.notes()
+
+
+def test_nothing_may_be_told_while_it_could_take_the_place_of_what_is_to_be_remembered(
+    house: House,
+) -> None:
+    house.complete = False
+    house.memory.start()
+    assert house.memory.is_awaited
+    house.complete = True
+    house.look()
+    assert not house.memory.is_awaited
+
+
+def test_one_that_serves_from_a_snapshot_waits_for_no_memory(house: House) -> None:
+    house.complete = False
+    house.memory.start()
+    house.pool.backends["a"].requests += 1
+    house.look()
+    assert not house.memory.is_awaited

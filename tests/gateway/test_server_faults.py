@@ -9,7 +9,14 @@ import pytest
 from gateway.backends.port import BackendFailed
 from gateway.cuts import fault_of_cut, fault_of_status
 from gateway.errors import ApiError
-from gateway.routing.breaker import TRIALS, State, share
+from gateway.routing.breaker import (
+    RISE_SECONDS,
+    SHARE_FIRST,
+    TRIALS,
+    Breaker,
+    State,
+    share,
+)
 from gateway.wire.faults import ClientFault, fault_of
 from ledger.folds.routing import RoutingView
 from tests.gateway.desk import BODY, PLAIN, Desk, ScriptedAnswer, ScriptedClient
@@ -80,6 +87,46 @@ async def test_a_stream_that_ends_so(answer: ScriptedAnswer, faults: int) -> Non
     await asyncio.gather(desk.begin(), return_exceptions=True)
     backend = desk.pool.backends["b-1"]
     assert (backend.failures, backend.in_flight) == (faults, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "whole"),
+    [
+        (ScriptedAnswer(TEXT, DONE), True),
+        (ScriptedAnswer(TEXT), True),
+        (ScriptedAnswer(DONE), True),
+        (ScriptedAnswer(), False),
+        (ScriptedAnswer(TEXT, LOST), False),
+        (ScriptedAnswer(TEXT, error(500)), False),
+    ],
+    ids=["whole", "no end behind its text", "no word", "nothing", "broken off", "an error"],
+)
+async def test_a_share_rises_by_a_stream_that_came_to_a_clean_end(
+    answer: ScriptedAnswer, whole: bool
+) -> None:
+    """Some servers never send a closing event: their share must not stay at a tenth for ever."""
+    desk = Desk(ScriptedClient(answer))
+    backend = desk.pool.backends["b-1"]
+    backend.learn(200, b'{"data":[{"id":"m"}]}')
+    backend.breaker = Breaker("closed", counted_at=-1.0, share=SHARE_FIRST, proven=False)
+    await asyncio.gather(desk.begin(), return_exceptions=True)
+    desk.clock.advance(RISE_SECONDS)
+    assert backend.breaker.proven is (whole or backend.breaker.state == "open")
+    assert share(backend.breaker, desk.clock.monotonic()) == pytest.approx(float(whole))
+
+
+def test_one_that_drains_says_so_and_not_that_it_is_up() -> None:
+    backend = Desk(ScriptedClient()).pool.backends["b-1"]
+    backend.learn(200, b'{"data":[{"id":"m"}]}')
+    assert backend.condition(0.0) == "up"
+    backend.draining = True
+    assert backend.condition(0.0) == "draining"
+    backend.failed("gone")
+    assert backend.condition(0.0) == "down: gone (draining)"
+    backend.held = "env:K is not there"
+    assert backend.condition(0.0) == "down: env:K is not there (draining)"
+    backend.draining = False
+    assert backend.condition(0.0) == "down: env:K is not there"
 
 
 @pytest.mark.parametrize(

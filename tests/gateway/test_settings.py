@@ -151,6 +151,9 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: list[str]) -> 
 def test_two_backends_are_told_apart() -> None:
     with pytest.raises(SettingsError, match="two backends have the address http://a"):
         settings_from({"backends": [{"url": "http://a"}, {"url": "http://a/v1"}]})
+    same = {"backends": [{"url": "http://localhost"}, {"url": "http://[::1]:80"}]}
+    with pytest.raises(SettingsError, match=r"localhost, also written http://\[::1\]:80; remove"):
+        settings_from(same)
     with pytest.raises(SettingsError, match="two backends have the name x"):
         settings_from(
             {"backends": [{"url": "http://a", "name": "x"}, {"url": "http://b", "name": "x"}]}

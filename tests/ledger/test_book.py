@@ -199,6 +199,7 @@ def test_a_removed_backend_stays_with_the_time_and_may_come_again() -> None:
         (backend_changed("other", base=0), "is not there"),
         (backend_changed("g", weight=101), "0 to 100 percent"),
         (backend_registered("twin", url="http://g:8000"), "already the address of backend g"),
+        (backend_registered("twin", url="http://G:08000"), "already the address of backend g"),
     ],
 )
 def test_a_backend_that_cannot_be_so_is_refused(draft: Draft, why: str) -> None:
