@@ -132,9 +132,9 @@ def _table(month: str, found: "list[Statement]", files: list[tuple[Path, ...]]) 
     said = []
     if _is_open(found):
         said.append(f"{month} is open: these are drafts; `tollbook close {month}` freezes it")
-    unpriced = sum(one.requests_unpriced for one in found)
+    unpriced = sum(one.tokens_unpriced for one in found)
     if unpriced:
-        said.append(f"{unpriced:,} requests have counts without a price, which are in no sum")
+        said.append(f"{unpriced:,} tokens have no price and are in no sum")
     return Table(
         (
             Column("project"),

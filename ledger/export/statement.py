@@ -43,7 +43,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
     `exact` is the sum of all lines, `total` what is to be paid after the one rounding, `remainder`
     is total - exact. `days` maps each local day of the month that has any to its exact cost.
-    `root` is null while the month is open. Instants are UTC, `days` and `month` are of `zone`.
+    `tokens_unpriced` have no price and are in no sum. `root` is null while the month is open.
+    Instants are UTC, `days` and `month` are of `zone`.
     """
 
     month: str
@@ -63,7 +64,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     remainder: str | None
     rounding: str
     days: dict[str, str]
-    requests_unpriced: int
+    tokens_unpriced: int
 
     @property
     def is_open(self) -> bool:
@@ -128,7 +129,7 @@ def _statement(
         remainder=None if paid is None else decimal_text(paid - exact),
         rounding=book.rules.rounding,
         days={day: decimal_text(pico) for day, pico in sorted(days.items())},
-        requests_unpriced=sum(one.requests for one in found if one.cost_pico is None),
+        tokens_unpriced=sum(one.quantity for one in found if one.cost_pico is None),
     )
 
 
@@ -160,8 +161,9 @@ def _lines(found: Iterable[Charge]) -> Iterator[Line]:
 
 def _same_line(one: Charge) -> _Same:
     order = BUCKETS.index(one.bucket) if one.bucket in BUCKETS else len(BUCKETS)
-    parts = (one.kind, one.model, str(order), one.bucket, one.price_id, one.band, one.basis)
-    return tuple(part or "" for part in (*parts, one.corrects, str(one.cost_pico is None)))
+    price = (one.price_id, one.band, one.discount_id)
+    parts = (one.kind, one.model, str(order), one.bucket, *price, one.basis, one.corrects)
+    return tuple(part or "" for part in (*parts, str(one.cost_pico is None)))
 
 
 def _per_unit(pico: int | None, one: Charge) -> str | None:

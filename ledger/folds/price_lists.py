@@ -155,9 +155,10 @@ def _too_early(
     return None
 
 
-def _instant(price: Price) -> tuple[str, str | None, str, datetime]:
-    """What at most one price may stand for, unless a re-rating says so."""
-    return price.model, price.scope, price.currency, price.effective_from
+def _instant(price: Price) -> tuple[str, str | None, datetime]:
+    """What at most one price may stand for, unless a re-rating says so. Of two currencies only one
+    could ever hold, so they overlap as well."""
+    return price.model, price.scope, price.effective_from
 
 
 def _named(entry: PriceEntry) -> str:

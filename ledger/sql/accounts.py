@@ -15,7 +15,7 @@ from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.accounts import ORGANIZATION, PROJECT, budget_of, held, keys_in
 from ledger.folds.book import Book
 from ledger.folds.cost import cost_of_rated
-from ledger.folds.rating import Rated
+from ledger.folds.rating import Rated, split
 from ledger.sql import tables
 from ledger.sql.adjust import adjustments, period_of
 from ledger.sql.names import KINDS, SYSTEM_NAME, names_of
@@ -231,7 +231,8 @@ def _parts(read: ReadSession, book: Book, until_us: int) -> Iterator[Iterable[Ra
             yield month_lines(read, book, month, step="span")
         else:
             yield rated(read, frame.book, frame.first_us, until_us, step="span")
-            yield (one for one in adjustments(read, book, month) if one.start_us < until_us)
+            extra = (one for one in adjustments(read, book, month) if one.start_us < until_us)
+            yield (part for one in extra for part in split(one))
         month = next_month(month)
 
 

@@ -203,7 +203,8 @@ def _with_steps(
     at = [lands_at(book.periods, own, one) for one in made]
     base = row if late is None else late.steps[at[0] - late.own].row
     if base is None or base.key_id is None or base.model is None or base.accepted_at is None:
-        base = row
+        # Nothing of it was within that cut, so that there was nothing yet to take back.
+        base = msgspec.structs.replace(row, state="open")
     return _Corrected(row, base, own, made, at)
 
 

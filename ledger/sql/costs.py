@@ -11,7 +11,7 @@ import msgspec
 
 from ledger.clock import to_us
 from ledger.folds.book import Book
-from ledger.folds.rating import Rated
+from ledger.folds.rating import Rated, split
 from ledger.sql.adjust import adjustments
 from ledger.sql.rated import frame_of, rated
 from ledger.sql.session import ReadSession
@@ -36,7 +36,7 @@ def costs(
     if not parts:
         return
     for month in _months(book, parts[0][0], parts[-1][1]):
-        extra = list(adjustments(read, book, month.name))
+        extra = [part for one in adjustments(read, book, month.name) for part in split(one)]
         for start, end in parts:
             first, after = max(start, month.first), min(end, month.after)
             if first >= after:

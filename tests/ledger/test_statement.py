@@ -85,9 +85,9 @@ def test_what_has_no_price_stands_apart_and_is_in_no_sum(ledger: Ledger, books: 
     kept(books, 1)
     books.add(*life("other", after(9), model="unpriced"))
     priced, unpriced = sorted(of(ledger), key=lambda one: one.currency is None)
-    assert priced.currency == "EUR" and priced.requests_unpriced == 0
+    assert priced.currency == "EUR" and priced.tokens_unpriced == 0
     assert unpriced.currency is None and unpriced.total is None and unpriced.exact == "0"
-    assert unpriced.requests_unpriced > 0
+    assert unpriced.tokens_unpriced == 12 + 4
     assert {line.cost for line in unpriced.lines} == {None}
     assert b"no price" in html(unpriced) and pdf(unpriced).startswith(b"%PDF")
 

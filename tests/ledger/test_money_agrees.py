@@ -1,0 +1,116 @@
+"""Sums that must agree whoever makes them, where tokens lack a price, and where prices meet."""
+
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+
+from ledger.events import PriceListed
+from ledger.events.money import PriceEntry
+from ledger.export.statement import statements
+from ledger.folds.cost import cost_of_rated
+from ledger.folds.price_lists import listed
+from ledger.folds.rating import Rated
+from ledger.sql.accounts import standings
+from ledger.sql.adjust import corrections_of_all_time
+from ledger.sql.costs import costs
+from ledger.sql.rated import month_lines, rated
+from ledger.sql.replay import load_book
+from ledger.sql.session import Ledger
+from ledger.zones import month_span
+from tests.ledger.closings import close
+from tests.ledger.ledgers import Feeder, scribed
+from tests.ledger.test_months import END, NOVEMBER, OTHER, RUNNER, Gateway
+from tests.support import events as say
+from tests.support.events import Scribe
+from tests.support.prices import assigned, entry, listing, projects
+
+EARLY = NOVEMBER - timedelta(days=40)
+DECEMBER = datetime(2026, 12, 9, 8, 20, tzinfo=UTC)
+MONTHS = ("2026-11", "2026-12", "2027-01")
+EVERY = dict.fromkeys(("uncached_in", "cached_in", "cache_write_in", "reasoning_out"), "2")
+
+
+def priced(ledger: Ledger, *entries: PriceEntry) -> None:
+    drafts = [*projects(EARLY), listing(entries, EARLY), assigned("key-1", "prj-1", EARLY)]
+    drafts.append(assigned("key-2", "prj-1", EARLY))
+    Feeder(ledger, "registry").feed(scribed(drafts, "/cli/1"))
+
+
+def pico(lines: list[Rated]) -> int:
+    return sum(cost_of_rated(one).pico or 0 for one in lines)
+
+
+def test_every_sum_agrees_where_a_late_end_has_tokens_without_a_price(ledger: Ledger) -> None:
+    """The priced part of what is taken back counts although the rest of it has no price."""
+    priced(ledger, entry("p", EARLY, "m", per_unit={"uncached_in": "2"}))
+    gateway, feeder = Gateway(), Feeder(ledger)
+    feeder.feed(gateway.marks(NOVEMBER))
+    feeder.feed(gateway.says(say.accepted("r1", NOVEMBER)))
+    feeder.feed([Scribe(RUNNER).write(say.abandoned("r1", NOVEMBER))])
+    feeder.feed(gateway.marks(END))
+    assert close(ledger).totals == {"USD": "0.000024"}
+    feeder.feed(gateway.says(say.finished("r1", NOVEMBER, usage=say.tokens(20, 9))))
+    with ledger.read() as read:
+        book = load_book(read)
+        for month, wanted in zip(MONTHS, (24, 16), strict=False):
+            first, after = month_span(month, "UTC")
+            assert pico(list(month_lines(read, book, month, step="span"))) == wanted * 10**6
+            parts = [(first, first + 10**9), (first + 10**9, after)]
+            assert pico([one for _, one in costs(read, book, parts)]) == wanted * 10**6
+            for until in (after, after - 1):
+                (account,) = standings(read, book, until)
+                assert account.used == (24 if month == MONTHS[0] else 40) * 10**6
+
+
+def test_a_correction_of_what_a_later_cut_leaves_out(ledger: Ledger) -> None:
+    """What no closed month ever billed is not taken back when a person says what it was."""
+    priced(ledger, entry("p", EARLY, "m", per_unit=EVERY | {"other_out": "4"}))
+    gateway, other, feeder = Gateway(), Gateway(OTHER), Feeder(ledger)
+    feeder.feed([*gateway.marks(NOVEMBER), *other.marks(NOVEMBER), *gateway.marks(END)])
+    feeder.feed(gateway.says(say.finished("r0", NOVEMBER)))
+    close(ledger, without=[OTHER])
+    lost = other.says(say.accepted("r9", NOVEMBER))
+    ended = say.finished("r1", NOVEMBER, usage=say.tokens(100, 50))
+    feeder.feed(other.says(say.accepted("r1", NOVEMBER), ended))
+    said = say.corrected("r1", say.tokens(10, 5), f"{OTHER}:3", DECEMBER)
+    Feeder(ledger, "fix").feed(scribed([said], "/cli/fix"))
+    feeder.feed(gateway.marks(datetime(2027, 1, 1, tzinfo=UTC)))
+    frozen = close(ledger, "2026-12", without=[OTHER])
+    assert frozen.totals == {"USD": "0.00004"}  # 10 at 2 and 5 at 4 for a million
+    feeder.feed(lost)
+    with ledger.read() as read:
+        book = load_book(read)
+        months = [pico(list(month_lines(read, book, month, step="day"))) for month in MONTHS]
+        whole = [*rated(read, book, 0, 1 << 60, step="span"), *corrections_of_all_time(read, book)]
+    assert months == [40 * 10**6, 40 * 10**6, 0]
+    assert sum(months) == pico(whole)
+
+
+def test_every_line_of_a_statement_is_its_quantity_at_its_price(ledger: Ledger) -> None:
+    """Two keys of one project, one with a discount, are two lines."""
+    priced(
+        ledger,
+        entry("p", EARLY, "m", per_unit=EVERY),
+        entry("off", EARLY, "m", scope="key/key-2", discount="50"),
+    )
+    used = [say.finished("r1", NOVEMBER), say.finished("r2", NOVEMBER, "key-2")]
+    Feeder(ledger).feed(scribed(used))
+    with ledger.read() as read:
+        bare, one = statements(read, load_book(read), "2026-11", {})
+    assert (bare.currency, bare.tokens_unpriced) == (None, 8)
+    assert sorted((line.quantity, line.unit_price) for line in one.lines) == [(12, "1"), (12, "2")]
+    for line in one.lines:
+        assert line.list_price == "2" and line.cost is not None and line.unit_price is not None
+        assert Fraction(line.cost) == line.quantity * Fraction(line.unit_price) / line.unit
+
+
+def test_two_currencies_for_one_instant_overlap() -> None:
+    """Only one of them could ever hold, so the other would be passed over in silence."""
+    entries = [
+        entry("p", NOVEMBER, per_unit=EVERY),
+        entry("q", NOVEMBER, per_unit=EVERY, currency="EUR"),
+    ]
+    found = listed(PriceListed(base=0, entries=entries), EARLY, [], None)
+    assert isinstance(found, str) and "stands twice in this list for one instant" in found
+    (first,) = listed(PriceListed(base=0, entries=entries[:1]), EARLY, [], None)
+    again = listed(PriceListed(base=1, entries=entries[1:]), EARLY, [first], None)
+    assert isinstance(again, str) and "has a price from" in again
