@@ -3,6 +3,7 @@ tokens, two currencies, use without a price, use that nobody knows, a closed mon
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from ledger.events import (
     Band,
@@ -17,6 +18,8 @@ from ledger.events import (
     ProjectSet,
     Usage,
 )
+from ledger.export.focus.columns import VERSIONS
+from ledger.export.month import export_month
 from ledger.sql.close import draft, foresee
 from ledger.sql.replay import load_book
 from ledger.sql.session import Ledger
@@ -176,3 +179,16 @@ def come_late() -> list[Event]:
         finished("r-late", at(300), "key-2", attempts=1, duration_us=9_000_000, overhead_us=0),
         finished("r-back", at(301), "key-1", duration_us=2_000_000, overhead_us=0),
     )
+
+
+def exports_of(directory: Path) -> Path:
+    """FOCUS files of every version, of the closed month and of the open one with what came late."""
+    books = Books(directory)
+    fill(books)
+    close(books)
+    books.write(come_late())
+    for version in VERSIONS:
+        for month in (MONTH, NEXT):
+            export_month(books.ledger, month, books.exports, kind=f"focus-{version}")
+    books.ledger.close()
+    return books.exports
