@@ -269,7 +269,8 @@ def simulated_table(month: str, closed: bool, found: Sequence["Simulated"]) -> T
     rows: list[tuple[Cell, ...]] = []
     for one in found:
         gap = _minus(one.after, one.before)
-        for currency in gap or {None: None}:
+        currencies: list[str | None] = [*gap] or [None]
+        for currency in currencies:
             named = (one.key_id, one.name, one.model, currency)
             costs = (side.get(currency or "") for side in (one.before, one.after, gap))
             rows.append((*named, *costs))

@@ -14,7 +14,7 @@ from gateway.cli.options import (
     parse_names,
     parse_price,
 )
-from gateway.cli.prices import parse_currency
+from gateway.cli.price_entries import parse_currency
 from ledger.amounts import pico_per_token
 
 

@@ -89,8 +89,8 @@ class Cluster:
         at = self.houses[0].data
         issued = [self._json(at, "keys", "create", "--name", name) for name in ("ann", "bo")]
         for model, (price_in, price_out) in PRICES.items():
-            options = ("--in", price_in, "--out", price_out, "--from", "2026-01-01")
-            options += ("--rerate", "first price")
+            options = ["--in", price_in, "--out", price_out, "--from", "2026-01-01"]
+            options += ["--rerate", "first price"]
             tollbook(at, "prices", "set", model, *options, "--config", str(self.config))
         self.fleet = Fleet(
             fleet.root, fleet.backends, fleet.template, {key["key"]: key["id"] for key in issued}

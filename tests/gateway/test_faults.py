@@ -210,8 +210,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
 
 
 async def _play(directory: Path) -> Played:
-    prices = ("prices", "set", "*", "--in", str(PRICE_IN), "--out", str(PRICE_OUT))
-    prices += ("--rerate", "first price")
+    prices = ["prices", "set", "*", "--in", str(PRICE_IN), "--out", str(PRICE_OUT)]
+    prices += ["--rerate", "first price"]
     await asyncio.to_thread(tollbook, directory / "data", *prices)
     async with stage(directory, more_models=("m-all",)) as there:
         cases = await there.play([read(fault.plan) for fault in FAULTS])

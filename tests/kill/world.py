@@ -91,8 +91,8 @@ def fleet(root: Path) -> Iterator[Fleet]:
     template = root / "template"
     issued = [tollbook_json(template, "keys", "create", "--name", name) for name in ("ann", "bo")]
     for model, (price_in, price_out) in PRICES.items():
-        options = ("--in", price_in, "--out", price_out, "--from", "2026-01-01")
-        options += ("--rerate", "first price")
+        options = ["--in", price_in, "--out", price_out, "--from", "2026-01-01"]
+        options += ["--rerate", "first price"]
         tollbook(template, "prices", "set", model, *options)
     with backend(root, "vllm") as one, backend(root, "fake") as other:
         yield Fleet(root, [one, other], template, {key["key"]: key["id"] for key in issued})

@@ -114,8 +114,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     data = directory / "data"
     key, loyal = new_key(data, "all"), new_key(data, "loyal", "--no-fallback")
     for model, (price_in, price_out) in PRICES.items():
-        options = ("--in", str(price_in), "--out", str(price_out), "--from", "2026-01-01")
-        options += ("--rerate", "first price")
+        options = ["--in", str(price_in), "--out", str(price_out), "--from", "2026-01-01"]
+        options += ["--rerate", "first price"]
         tollbook(data, "prices", "set", model, *options)
     with ExitStack() as stack:
         servers = stack.enter_context(street(*SERVERS))
