@@ -4,8 +4,10 @@ It says what follows from what, and as plainly what it could not look at. Whoeve
 the files can make them agree with one another; only a root that was noted elsewhere tells that.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +25,10 @@ RUN = 5000
 
 FINDINGS_MAX = 20
 """Findings of one export that are told one by one."""
+
+PERIOD: Final = "billing_period="
+KIND: Final = re.compile(r"parquet|csv|archive|focus-[0-9.]+")
+"""What directories of exports are called, which tells a reader the month and the kind of files."""
 
 Progress = Callable[[str, int, int], None]
 """Told the export at work, and how many of how many events of its archive are linked."""
@@ -62,6 +68,7 @@ def verify(
     there is no export at all.
     """
     found = [_verify_one(directory, root, progress) for directory in _exports_in(place)]
+    found += [_bare(directory) for directory in _without_manifest(place)]
     _compare(found)
     months = sorted({one.month for one in found if one.month is not None})
     if root is not None and len(months) > 1:
@@ -90,12 +97,29 @@ def _exports_in(place: Path) -> list[Path]:
     return found
 
 
+def _without_manifest(place: Path) -> Iterator[Path]:
+    for path in sorted(place.rglob(f"{PERIOD}*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
+        if path.is_dir() and not hidden and not (path / MANIFEST).exists():
+            yield path
+
+
+def _bare(directory: Path) -> Verified:
+    found = Verified(directory=directory)
+    found.say(
+        f"{directory} holds no {MANIFEST}, so that nothing in it can be verified, while a query "
+        "over all months reads it too"
+    )
+    return found
+
+
 def _verify_one(directory: Path, root: str | None, progress: Progress) -> Verified:
     found = Verified(directory=directory)
     manifest = _manifest(directory, found)
     if manifest is None:
         return found
     found.kind, found.month, found.root = manifest.kind, manifest.month, manifest.root
+    _place(directory, manifest, found)
     whole = _files(directory, manifest, found)
     heads = found.heads = _root(manifest, root, found)
     if manifest.kind == ARCHIVE:
@@ -128,6 +152,17 @@ def _manifest(directory: Path, found: Verified) -> Manifest | None:
             "the manifest itself: an older version wrote it, without a seal; export again"
         )
     return manifest
+
+
+def _place(directory: Path, manifest: Manifest, found: Verified) -> None:
+    """Whether the files stand where they are looked for: two exports may be swapped whole."""
+    here = directory.absolute()
+    if not here.name.startswith(PERIOD):
+        return
+    if here.name != f"{PERIOD}{manifest.month}":
+        found.say(f"{directory} holds the export of {manifest.month}, not of the month in its name")
+    if KIND.fullmatch(here.parent.name) and here.parent.name != manifest.kind:
+        found.say(f"{directory} holds files of the kind {manifest.kind}, not {here.parent.name}")
 
 
 def _files(directory: Path, manifest: Manifest, found: Verified) -> bool:

@@ -259,6 +259,32 @@ def test_files_that_are_gone_or_were_added_are_found(
         verify(directory)
 
 
+def test_exports_that_were_swapped_whole_or_lack_their_manifest_are_found(
+    books: Books, closed: list[Period], tmp_path: Path
+) -> None:
+    """A query tells the month by the directory, whatever the manifest in it says."""
+    one, other = (archive(books, closed, number, tmp_path) for number in (1, 2))
+    csv = figures(books, closed[0], tmp_path)
+    assert words(verify(tmp_path)) == ""
+    swap(one, other)
+    assert words(verify(tmp_path)).count("not of the month in its name") == 2
+    swap(one, other)
+    swap(one, csv)
+    found = words(verify(tmp_path))
+    assert "files of the kind csv, not archive" in found
+    assert "files of the kind archive, not csv" in found
+    swap(one, csv)
+    (csv / MANIFEST).unlink()
+    assert words(verify(tmp_path)).startswith(f"{csv} holds no {MANIFEST}")
+
+
+def swap(one: Path, other: Path) -> None:
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
 def forged(directory: Path, change: Any, **more: Any) -> None:
     """Change the rows of an archive and make hashes and seal fit again."""
     path = directory / EVENTS
