@@ -253,7 +253,7 @@ def list_prices(place: Place, as_csv: bool, as_json: bool) -> None:
 
 
 @command.command("import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Only say what is wrong with it.")
 @click.option(
     "--from",
@@ -321,7 +321,7 @@ def import_prices(
 
 
 @command.command("diff")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @place_option
 @csv_option
 @json_option
@@ -342,9 +342,7 @@ def diff(file: Path, place: Place, as_csv: bool, as_json: bool) -> int:
 
 
 @command.command("simulate")
-@click.argument(
-    "file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--month",
     type=MONTH,
