@@ -425,6 +425,8 @@ def _read(file: Path, book: Book, place: Place, begin: datetime) -> ParsedFile:
 
     try:
         text = file.read_text(encoding="utf-8-sig")
+    except OSError as wrong:
+        raise Stop(f"{file} cannot be read: {wrong.strerror}; nothing was published") from wrong
     except UnicodeDecodeError as wrong:
         raise Stop(
             f"{file} is no text in UTF-8: {wrong}; save it as CSV or TOML in UTF-8"

@@ -171,6 +171,23 @@ def test_every_problem_is_told_with_its_line_and_nothing_applied(
     assert len(problems) == len(said) - 1 and problems[0]["line"] == 1
 
 
+BROKEN_TWICE = """\
+model,scope,from,band,zone,uncached_in
+m,,2027-12-01,,,1
+m,,2027-12-01,,,-1
+n,project/none,yesterday,,Europe/Berln,1e3
+,,2027-12-01,night,,0.5
+"""
+
+
+def test_all_that_is_wrong_in_one_row_is_told(data: Path, tmp_path: Path) -> None:
+    file = written(tmp_path, "bad.csv", BROKEN_TWICE)
+    refused = run("prices", "import", file, "--json", *at(data))
+    assert refused.exit_code == 1 and listed(data) == []
+    lines = [one["line"] for one in json.loads(refused.stdout)["problems"]]
+    assert lines == [3, 3, 4, 4, 4, 4, 5]
+
+
 BAD_TOML = """\
 [[price]]
 model = "m"
@@ -210,6 +227,18 @@ def test_a_number_of_toml_is_refused_with_its_line(data: Path, tmp_path: Path) -
         assert words in refused.stderr, (words, refused.stderr)
     broken = written(tmp_path, "broken.toml", '[[price]]\nmodel = "m\n')
     assert f"{broken}:2: this is no TOML" in run("prices", "import", broken, *at(data)).stderr
+
+
+@pytest.mark.parametrize("verb", ["import", "diff"])
+def test_a_file_that_cannot_be_read_is_named(data: Path, tmp_path: Path, verb: str) -> None:
+    run_json("keys", "create", "--name", "alice", *at(data))
+    refused = run("prices", verb, str(tmp_path / "none.csv"), *at(data))
+    assert refused.exit_code == 1 and "none.csv cannot be read: No such file" in refused.stderr
+    (tmp_path / "latin.csv").write_bytes(b"model,in\n\xfc,1\n")
+    refused = run("prices", verb, str(tmp_path / "latin.csv"), *at(data))
+    assert refused.exit_code == 1 and "is no text in UTF-8" in refused.stderr
+    empty = run("prices", verb, written(tmp_path, "empty.csv", ""), *at(data))
+    assert empty.exit_code == 1 and "no price in this file" in empty.stderr
 
 
 def test_an_early_price_needs_a_reason(data: Path) -> None:
