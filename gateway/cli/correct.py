@@ -72,6 +72,8 @@ def command(
     """
     if bool(counts) == void:
         raise click.UsageError("say --set BUCKET=N, or --void, and not both")
+    if len(dict(counts)) < len(counts):
+        raise click.UsageError("a bucket is set twice; say each --set BUCKET=N once")
     said = _correct(place, request_id, None if void else dict(counts), checked_reason(reason))
     month, before, payload = said
     if as_json:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gateway.cli.account_facts import Names, find
 from gateway.cli.data import current_ledger
-from gateway.cli.failure import Stop
 from gateway.cli.invoice_words import file_name
 from gateway.cli.options import MONTH, json_option
 from gateway.cli.output import Column, Table, json_text, show
@@ -16,7 +16,6 @@ from gateway.cli.progress import progress
 if TYPE_CHECKING:
     from ledger.export.statement import Statement
     from ledger.folds.book import Book
-    from ledger.sql.session import ReadSession
 
 FORMATS: Final = ("html", "pdf")
 
@@ -64,9 +63,10 @@ def command(
 
     with current_ledger(place) as ledger, ledger.read() as read:
         book = load_book(read)
-        wanted = _wanted(read, book, projects)
         named = {kind: names_of(read, kind) for kind in ("project", "organization")}
+        wanted = _wanted(book, named, projects)
         found = list(statements(read, book, month, named, wanted))
+    is_open = all(period.month != month for period in book.periods)
     directory = out or place.data / "invoices"
     with progress(f"writing the statements of {month}") as tell:
         files: list[tuple[Path, ...]] = []
@@ -78,33 +78,19 @@ def command(
             {"files": [str(path) for path in paths], "statement": one}
             for one, paths in zip(found, files, strict=True)
         ]
-        click.echo(json_text({"month": month, "open": _is_open(found), "statements": rows}))
+        click.echo(json_text({"month": month, "open": is_open, "statements": rows}))
         return
-    show(_table(month, found, files), empty=f"nothing of {month} has a line on a statement yet")
+    show(
+        _table(month, is_open, found, files),
+        empty=f"nothing of {month} has a line on a statement yet",
+    )
 
 
-def _wanted(
-    read: "ReadSession", book: "Book", projects: tuple[str, ...]
-) -> frozenset[str | None] | None:
+def _wanted(book: "Book", names: Names, projects: tuple[str, ...]) -> frozenset[str | None] | None:
     """The ids that `projects` name; null for all. Raises `Stop`."""
     if not projects:
         return None
-    from gateway.setting_values import nearest
-    from ledger.sql.names import names_of
-
-    names = names_of(read, "project")
-    by_name = {name: id_ for id_, name in names.items()}
-    found: set[str | None] = set()
-    for which in projects:
-        if which not in book.projects and which not in by_name:
-            known = sorted([*book.projects, *by_name])
-            close = nearest(which, known)
-            more = f"; did you mean {close}?" if close else ""
-            raise Stop(
-                f"there is no project {which}{more} `tollbook accounts list` shows all of them"
-            )
-        found.add(which if which in book.projects else by_name[which])
-    return frozenset(found)
+    return frozenset(find(book, names, which, ("project",))[1] for which in projects)
 
 
 def _write(one: "Statement", directory: Path, formats: tuple[str, ...]) -> tuple[Path, ...]:
@@ -118,20 +104,22 @@ def _write(one: "Statement", directory: Path, formats: tuple[str, ...]) -> tuple
     for kind in dict.fromkeys(formats):
         path = directory / f"{file_name(one)}.{kind}"
         unborn = path.with_name(f".{path.name}.new")
-        unborn.write_bytes(made[kind](one))
-        unborn.replace(path)
+        try:
+            unborn.write_bytes(made[kind](one))
+            unborn.replace(path)
+        finally:
+            unborn.unlink(missing_ok=True)
         paths.append(path)
     return tuple(paths)
 
 
-def _is_open(found: "list[Statement]") -> bool:
-    return any(one.is_open for one in found)
-
-
-def _table(month: str, found: "list[Statement]", files: list[tuple[Path, ...]]) -> Table:
+def _table(
+    month: str, is_open: bool, found: "list[Statement]", files: list[tuple[Path, ...]]
+) -> Table:
     said = []
-    if _is_open(found):
-        said.append(f"{month} is open: these are drafts; `tollbook close {month}` freezes it")
+    if is_open:
+        what = "these are drafts" if found else "there may be more"
+        said.append(f"{month} is open: {what}; `tollbook close {month}` freezes it")
     unpriced = sum(one.tokens_unpriced for one in found)
     if unpriced:
         said.append(f"{unpriced:,} tokens have no price and are in no sum")

@@ -47,12 +47,20 @@ def show_period(month: str, as_json: bool, place: Place) -> None:
     book = registry(place)
     found = next((one for one in book.periods if one.month == month), None)
     if found is None:
-        last = f"the last closed month is {book.periods[-1].month}" if book.periods else "none is"
-        raise Stop(f"{month} is open, {last}; `tollbook close {month}` closes it")
+        raise Stop(_not_closed(book, month))
     if as_json:
         click.echo(json_text({"period": found}))
         return
     click.echo(period_pairs(found))
+
+
+def _not_closed(book: "Book", month: str) -> str:
+    if not book.periods:
+        return f"{month} is open, as no month is closed; `tollbook close {month}` closes it"
+    first, last = book.periods[0].month, book.periods[-1].month
+    if month < first:
+        return f"{month} is before {first}, the first month that was closed; it stays open"
+    return f"{month} is open, the last closed month is {last}; `tollbook close {month}` closes it"
 
 
 def periods_table(book: "Book") -> Table:

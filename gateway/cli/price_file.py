@@ -254,19 +254,21 @@ def _entries(rows: Iterable[_Row], around: Around, problems: list[Problem]) -> I
     for row in rows:
         before = len(problems)
         group = _group(row, around, problems)
+        if "model" not in row.values:
+            problems.append(Problem(row.line, "there is no model"))
         if "band" in row.values:
             found = _bands(row, problems)
             if group is not None and found is not None:
                 bands.setdefault(group, []).append((row.line, found))
-        elif group is not None:
-            if group in made:
+        else:
+            # Read even if nothing can become of it: all that is wrong in a file is told at once.
+            entry = _entry(row, group or ("", None, around.begin), around, problems)
+            if group is not None and group in made:
                 first = made[group][0]
                 words = f"{row.values['model']} stands for this instant in line {first} already"
                 problems.append(Problem(row.line, words))
-            else:
-                made[group] = (row.line, _entry(row, group, around, problems))
-        elif "model" not in row.values:
-            problems.append(Problem(row.line, "there is no model"))
+            elif group is not None:
+                made[group] = (row.line, entry)
         if group is not None and len(problems) > before:
             broken.add(group)
     for group, (line, entry) in made.items():

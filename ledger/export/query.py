@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import msgspec
 
-from ledger.errors import QueryRefused
+from ledger.errors import ExportFailed, QueryRefused
 from ledger.export.views import VIEWS, Connection, View, comment_on, create_empty
 from ledger.identity import mint_id
 from ledger.sql.session import Ledger
@@ -58,7 +58,8 @@ def save_views(ledger: Ledger, exports_dir: Path, path: Path) -> dict[str, int]:
     `path`, with their meaning as comments; what was there is replaced once it is whole.
 
     Returns the rows by view. Views of exported files are none of them: the files can be read as
-    they are. Raises `LedgerError` and `OSError`.
+    they are. Raises `LedgerError`, of which `ExportFailed` says that `path` cannot be written, and
+    `OSError`.
     """
     fresh = path.with_name(f".{path.name}.{mint_id()}")
     rows = {}
@@ -73,6 +74,9 @@ def save_views(ledger: Ledger, exports_dir: Path, path: Path) -> dict[str, int]:
                     counted = connection.execute(f"SELECT count(*) FROM {view.name}").fetchall()
                     rows[view.name] = int(counted[0][0])
         fresh.replace(path)
+    except duckdb.Error as wrong:
+        why = str(wrong).splitlines()[0]
+        raise ExportFailed(f"{path} cannot be written: {why}; nothing was saved") from wrong
     finally:
         fresh.unlink(missing_ok=True)
         fresh.with_name(f"{fresh.name}.wal").unlink(missing_ok=True)

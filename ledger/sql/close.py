@@ -127,6 +127,12 @@ def _in_turn(
                 f"months are closed one after another, and the first with requests is {first}; "
                 f"close that before {month}"
             )
+        # A wrong year would else force the closing of every month from there to now.
+        if oldest is not None and oldest >= end_us:
+            first = month_of(int(oldest), book.rules.zone)
+            raise NotClosable(
+                f"{month} is before the first month with requests; begin with that, {first}"
+            )
 
 
 def _frozen(

@@ -41,7 +41,8 @@ def test_a_month_gives_a_page_and_a_document_for_each_project(tmp_path: Path) ->
 def test_a_project_that_is_not_there_is_met_with_the_nearest(tmp_path: Path) -> None:
     data = lab(tmp_path)
     refused = tollbook(data, "invoice", "2026-11", "--project", "Visoin", check=False)
-    assert refused.returncode == 1 and "did you mean Vision" in refused.stderr
+    assert refused.returncode == 1 and "did you mean 'Vision'?" in refused.stderr
+    assert tollbook(data, "invoice", "2026-11", "--project", "project/Vision").returncode == 0
     empty = tollbook(data, "invoice", "2026-10")
     assert "nothing of 2026-10 has a line on a statement yet" in empty.stdout + empty.stderr
 
@@ -49,4 +50,4 @@ def test_a_project_that_is_not_there_is_met_with_the_nearest(tmp_path: Path) -> 
 def test_an_empty_month_is_an_empty_list(tmp_path: Path) -> None:
     data = lab(tmp_path)
     said = json.loads(tollbook(data, "invoice", "2026-10", "--json").stdout)
-    assert said == {"month": "2026-10", "open": False, "statements": []}
+    assert said == {"month": "2026-10", "open": True, "statements": []}

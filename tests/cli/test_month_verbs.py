@@ -63,6 +63,7 @@ def test_a_month_is_closed_and_shown(tmp_path: Path, where: Where) -> None:
     said = run("close", "2026-10", "--dry-run", *where)
     assert said.exit_code == 0 and "2026-10 would be closed so:" in said.stdout
     assert "no month is closed" in run("periods", "list", *where).stdout
+    assert "2016-10 is before the first month" in refused("close", "2016-10", *where)
     frozen = run_json("close", "2026-10", *where)["period"]
     assert frozen["totals"] == {"USD": "0.000126"} and frozen["requests"] == 2
     shown = run("periods", "show", "2026-10", *where).stdout
@@ -72,7 +73,8 @@ def test_a_month_is_closed_and_shown(tmp_path: Path, where: Where) -> None:
     csv = run("periods", "list", "--csv", *where).stdout
     assert csv.splitlines()[1].startswith("2026-10,2,0,0,0.000126 USD,")
     assert "2026-10 is closed already" in refused("close", "2026-10", *where)
-    assert "2026-09 is open" in refused("periods", "show", "2026-09", *where)
+    assert "before 2026-10, the first" in refused("periods", "show", "2026-09", *where)
+    assert "tollbook close 2026-12" in refused("periods", "show", "2026-12", *where)
     assert run("audit", *where).exit_code == 0
     assert run("rebuild", *where).exit_code == 0
 
@@ -121,6 +123,10 @@ def test_a_request_is_corrected_with_a_reason(tmp_path: Path, where: Where) -> N
         said = run("correct", "r2", "--set", wrong, *reason, *where)
         assert said.exit_code == 2 and "is no count" in said.stderr
     assert "knows no request r9" in refused("correct", "r9", "--void", *reason, *where)
+    twice = run(
+        "correct", "r2", "--set", "uncached_in=1", "--set", "uncached_in=2", *reason, *where
+    )
+    assert twice.exit_code == 2 and "set twice" in twice.stderr
     same = ("correct", "r2", "--set", "uncached_in=100", *reason, *where)
     assert "counts as that already" in refused(*same)
     open_one = run("correct", "r2", "--set", "uncached_in=50", *reason, *where)

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from ledger.errors import LedgerUnavailable
+from ledger.errors import ExportFailed, LedgerUnavailable
 from ledger.events import (
     BUCKETS,
     CreditPosted,
@@ -260,6 +260,11 @@ def test_views_saved_for_other_tools_are_those_of_the_query(books: Books, tmp_pa
     assert total == rows(books, "SELECT sum(cost) FROM bill")[0]
     assert comments is not None and "[of the currency]" in comments[0]
     assert [path.name for path in tmp_path.glob(".books*")] == []
+
+
+def test_a_place_that_cannot_be_written_is_named(books: Books, tmp_path: Path) -> None:
+    with pytest.raises(ExportFailed, match=r"books\.duckdb cannot be written: .*nothing was saved"):
+        save_views(books.ledger, books.exports, tmp_path / "no such folder" / "books.duckdb")
 
 
 def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
