@@ -30,7 +30,7 @@ def correctable(read: ReadSession, request_id: str) -> Correctable:
     row = request_rows(read, MAIN, [request_id]).get(request_id)
     if row is None:
         raise CorrectionRefused(
-            f"the ledger knows no request {request_id}; the header x-request-id of its answer tells "
+            f"the ledger knows no request {request_id}; the header x-request-id of its answer is "
             "its id, and `tollbook explain --client` finds it by the id that its client gave"
         )
     if not row.billed:
