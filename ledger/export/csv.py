@@ -6,15 +6,16 @@ feed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from decimal import Decimal
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ledger.export.columns import INSTANT, LIST, MONEY, TEXT, Column, assert_exact, schema_of
 from ledger.export.parquet import groups
+
+WHOLE: Final = pa.decimal128(MONEY.precision, 0)
 
 
 def write_csv(
@@ -70,9 +71,13 @@ def _quoted(column: pa.Array) -> pa.Array:
 def _decimal(column: pa.Array) -> pa.Array:
     """Exact decimals without the zeros at their end, but with a point: a reader that guesses types
     would take a column of whole numbers for another."""
-    text = pc.cast(column, pa.string())
-    if pc.any(pc.match_substring(text, "E")).as_py():
-        # Arrow writes small ones with an exponent, which spreadsheets read as floats.
-        plain = [None if cell is None else f"{Decimal(cell):f}" for cell in text.to_pylist()]
-        text = pa.array(plain, pa.string())
-    return pc.replace_substring_regex(text, r"^(-?[0-9]+\.[0-9])([0-9]*[1-9])?0*$", r"\1\2")
+    # Arrow would write small ones with an exponent. The same bytes without decimals are whole
+    # numbers of 10^-12, which it writes out; the point comes before the last twelve digits.
+    whole = pa.Array.from_buffers(WHOLE, len(column), column.buffers(), offset=column.offset)
+    text = pc.cast(whole, pa.string())
+    digits = pc.ascii_lpad(pc.ascii_ltrim(text, "-"), 1 + MONEY.scale, "0")
+    before = pc.utf8_slice_codeunits(digits, 0, -MONEY.scale)
+    behind = pc.ascii_rtrim(pc.utf8_slice_codeunits(digits, -MONEY.scale), "0")
+    behind = pc.if_else(pc.equal(behind, ""), "0", behind)
+    sign = pc.if_else(pc.starts_with(text, "-"), "-", "")
+    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, before, ""), behind, ".")
