@@ -32,6 +32,7 @@ from ledger.sql.periods import parted
 from ledger.sql.projections import Fact, runs
 from ledger.sql.reconcile import fell_silent, first_reading, heard_until, reconcile, settled
 from ledger.sql.replay import counted_reaches, load_book, stored_facts
+from ledger.sql.reratings import reratings
 from ledger.sql.session import ReadSession
 from ledger.sql.tables import NOT_KEPT_TOPICS, NOT_TAKEN_TOPICS
 from ledger.sql.writer import position
@@ -130,6 +131,7 @@ def audit(
         ("conservation", lambda check: _conserved(kept, check)),
         ("usage", lambda check: _usage(read, check)),
         ("registry", lambda check: _registry(read, check)),
+        ("prices", lambda check: _prices(read, check, report.notes)),
         ("months", lambda check: _months(read, check)),
         ("chains", lambda check: _chains(read, check)),
         ("exports", lambda check: _exports(read, exports, check, report.notes)),
@@ -381,6 +383,12 @@ def _registry(read: ReadSession, check: _Check) -> None:
                 f"{name}: its events say {folded.get(name, 'nothing')}, its row says"
                 f" {stored.get(name, 'nothing')}; `tollbook rebuild` sets it right"
             )
+
+
+def _prices(read: ReadSession, check: _Check, notes: list[str]) -> None:
+    for one in reratings(read):
+        check.looked_at(1)
+        notes.append(one.words)
 
 
 def _months(read: ReadSession, check: _Check) -> None:

@@ -252,6 +252,19 @@ def test_an_early_price_needs_a_reason(data: Path) -> None:
     assert [one["state"] for one in listed(data)] == ["now", "later"]
 
 
+def test_an_audit_tells_of_prices_that_were_made_anew(data: Path) -> None:
+    run("prices", "set", "m", "--in", "1", *at(data))
+    dead_spool(data, *say.life("r1"))
+    notes = run_json("audit", *at(data))["notes"]
+    assert not [note for note in notes if "made anew" in note]
+    run("prices", "set", "llama-*", "--in", "1", "--from", "2026-11-01", *NOW, *at(data))
+    said = run_json("audit", *at(data))
+    (note,) = [note for note in said["notes"] if "made anew" in note]
+    assert "prices of llama-* were made anew from 2026-11-01T00:00:00Z on" in note
+    assert "(a test of what was), event /cli/" in note
+    assert said["findings"] == []
+
+
 def test_what_set_takes_beyond_prices(data: Path) -> None:
     key = run_json("keys", "create", "--name", "alice", *at(data))["id"]
     off = run_json("prices", "set", "*", "--key", "alice", "--discount", "10", *at(data))

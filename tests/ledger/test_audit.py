@@ -58,6 +58,7 @@ def test_nothing_parts(ledger: Ledger) -> None:
         "conservation": 1,
         "usage": 1,
         "registry": 0,
+        "prices": 0,
         "months": 0,
         "chains": sum(event.topic != "tokens" for event in stored),
         "exports": 0,
