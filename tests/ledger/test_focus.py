@@ -122,7 +122,7 @@ def test_rows_are_the_charges_of_the_bill(books: Books) -> None:
         assert row["ListUnitPrice"] * row["PricingQuantity"] == row["ListCost"]
         assert row["ContractedUnitPrice"] * row["PricingQuantity"] == row["ContractedCost"]
     assert {name: Decimal(total) for name, total in done.manifest.cost.items()} == sums
-    # r-20 of the 60: 25 more have a model or a bucket without a price.
+    # The output of a model with a price for input alone, and one request of a model without any.
     assert done.manifest.left_out == LeftOut(unpriced_tokens=5422, unknown_requests=1)
 
 
