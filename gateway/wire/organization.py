@@ -116,8 +116,9 @@ def asked(kind: Kind, pairs: Sequence[tuple[str, str]], now: int) -> Ask:
     if "start_time" not in given.single:
         raise _wrong("start_time", "it must be given, in seconds since 1970 UTC")
     start, end = given.number("start_time", 0), given.number("end_time", now)
-    if max(start, end) > TIME_MAX:
-        raise _wrong("start_time", "times are in seconds since 1970 UTC, not in milliseconds")
+    for name, time in (("start_time", start), ("end_time", end)):
+        if time > TIME_MAX:
+            raise _wrong(name, "times are in seconds since 1970 UTC, not in milliseconds")
     if start >= end:
         raise _wrong("end_time", f"it must be after start_time, and {end} is not after {start}")
     ask = Ask(
@@ -204,7 +205,8 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 
 def _wrong(name: str, why: str, code: str = "invalid_parameter") -> BadRequest:
-    return BadRequest(f"{name}: {why}.", param=name, code=code)
+    end = "" if why.endswith("?") else "."
+    return BadRequest(f"{name}: {why}{end}", param=name, code=code)
 
 
 def cursor_of(ask: Ask, start: int) -> str:

@@ -229,6 +229,7 @@ def test_a_key_reads_its_own_usage_and_no_more(place: Open) -> None:
         ({}, "start_time: it must be given"),
         ({"start_time": "x"}, "start_time: 'x' is no whole number"),
         ({"start_time": 1_780_000_000_000}, "not in milliseconds"),
+        ({"start_time": 10, "end_time": 1_780_000_000_000}, "end_time: times are in seconds"),
         ({"start_time": 10, "end_time": 10}, "end_time: it must be after start_time"),
         ({"start_time": 10, "limit": 32}, "limit: of buckets of 1d a page has 1 to 31, not 32"),
         ({"start_time": 10, "limit": 0}, "limit: of buckets of 1d"),
