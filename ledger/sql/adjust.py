@@ -13,6 +13,7 @@ from ledger.clock import to_us
 from ledger.folds.book import Book
 from ledger.folds.late import (
     Step,
+    Told,
     busy_us,
     corrected,
     holds,
@@ -22,8 +23,8 @@ from ledger.folds.late import (
     steps,
 )
 from ledger.folds.money import Correction, Period
-from ledger.folds.rating import Kind, Rated, Sheet
-from ledger.folds.requests import RequestRow
+from ledger.folds.rating import Kind, Rated, Sheet, charged_only
+from ledger.folds.requests import RequestRow, fold_request
 from ledger.folds.usage import ZERO, Totals, contribution
 from ledger.sql.late import LateRow, late_rows, told_of
 from ledger.sql.projections import LOOKUP_MAX, MAIN, request_rows, runs
@@ -80,11 +81,12 @@ def first_open(book: Book) -> str | None:
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """A late request: the index of its month, and how it stood after each month from there on, last
-    how it stands now."""
+    """A late request: the index of its month, how it stood after each month from there on, last how
+    it stands now, and its events."""
 
     own: int
     steps: list[Step]
+    told: list[Told]
 
     @property
     def now(self) -> RequestRow | None:
@@ -122,7 +124,7 @@ def _requests(read: ReadSession, book: Book, rows: Sequence[LateRow]) -> Iterato
         for told in told_of(read, [row.request_id for row in some]).values():
             late = late_end(book.periods, told)
             if late is not None:
-                yield _Request(late[0], steps(book.periods, late[0], told))
+                yield _Request(late[0], steps(book.periods, late[0], told), told)
 
 
 def _late_here(read: ReadSession, book: Book, month: str, rates: "_Rates") -> Iterator[Rated]:
@@ -203,9 +205,21 @@ def _with_steps(
     at = [lands_at(book.periods, own, one) for one in made]
     base = row if late is None else late.steps[at[0] - late.own].row
     if base is None or base.key_id is None or base.model is None or base.accepted_at is None:
-        # Nothing of it was within that cut, so that there was nothing yet to take back.
-        base = msgspec.structs.replace(row, state="open")
+        base = _unbilled(row, [] if late is None else late.told, made[0].original)
     return _Corrected(row, base, own, made, at)
+
+
+def _unbilled(row: RequestRow, told: Sequence[Told], original: str) -> RequestRow:
+    """A request of which nothing was within the cut: as the corrected event told it, but without an
+    end, since no month has billed it. What comes later must not change it."""
+    for one in told:
+        if any(f"{source}:{sequence}" == original for source, _, sequence in one.names):
+            found = fold_request(None, one.event, one.payload)
+            if found.accepted_at is not None:
+                return msgspec.structs.replace(found, state="open")
+    return RequestRow(
+        request_id=row.request_id, key_id=row.key_id, model=row.model, accepted_at=row.accepted_at
+    )
 
 
 def _index(book: Book, month: str) -> int:
@@ -259,19 +273,20 @@ class _Rates:
         assert row.accepted_at is not None, "what counts was accepted"
         at_us = to_us(row.accepted_at)
         sheet = self._sheet(period_at(self._book.periods, row.accepted_at))
-        return Rated(
+        one = Rated(
             key_id=cell.key_id,
             project_id=sheet.project(cell.key_id, at_us),
             model=cell.model,
             basis=cell.basis,
             start_us=at_us,
             totals=totals,
-            failed_attempts=row.attempts - 1,
+            failed_attempts=max(row.attempts - 1, 0),
             busy_us=busy_us(row),
             rate=sheet.rate(cell.key_id, cell.model, at_us, _local),
             corrects=corrects,
             kind=kind,
         )
+        return charged_only(one)
 
     def _sheet(self, own: int) -> Sheet:
         if own not in self._sheets:

@@ -11,6 +11,8 @@ from ledger.folds.price_lists import listed
 from ledger.folds.rating import Rated
 from ledger.sql.accounts import standings
 from ledger.sql.adjust import corrections_of_all_time
+from ledger.sql.bill import GROUPS, bill
+from ledger.sql.charges import charges
 from ledger.sql.costs import costs
 from ledger.sql.rated import month_lines, rated
 from ledger.sql.replay import load_book
@@ -83,6 +85,60 @@ def test_a_correction_of_what_a_later_cut_leaves_out(ledger: Ledger) -> None:
         whole = [*rated(read, book, 0, 1 << 60, step="span"), *corrections_of_all_time(read, book)]
     assert months == [40 * 10**6, 40 * 10**6, 0]
     assert sum(months) == pico(whole)
+
+
+def test_what_comes_later_changes_no_correction_of_what_a_cut_left_out(ledger: Ledger) -> None:
+    """An abandonment behind a gap is corrected, and then the finish comes with other numbers."""
+    prices = EVERY | {"other_out": "4", "gpu_second": "1", "failed_attempt": "3", "request": "1"}
+    priced(ledger, entry("p", EARLY, "*", per_unit=prices))
+    gateway, other, feeder = Gateway(), Gateway(OTHER), Feeder(ledger)
+    runner = Scribe(RUNNER)
+    feeder.feed([*gateway.marks(NOVEMBER), *other.marks(NOVEMBER), *gateway.marks(END)])
+    lost = [*other.says(say.accepted("r1", NOVEMBER)), runner.write(say.abandoned("r9", NOVEMBER))]
+    feeder.feed([runner.write(say.abandoned("r1", NOVEMBER))])
+    said = say.corrected("r1", say.tokens(10, 5), f"{RUNNER}:2", NOVEMBER)
+    Feeder(ledger, "fix").feed(scribed([said], "/cli/fix"))
+    frozen = close(ledger, without=[OTHER])
+    assert frozen.totals == {"USD": "1.00004"}
+    took = {"duration_us": 2_000_000, "overhead_us": 0, "attempts": 3, "model": "n"}
+    feeder.feed(lost)
+    feeder.feed(other.says(say.finished("r1", NOVEMBER, **took)))
+    with ledger.read() as read:
+        found = list(month_lines(read, load_book(read), "2026-11", step="day"))
+    assert pico(found) == 1_000_040 * 10**6
+
+
+def test_an_end_without_any_attempt_has_no_failed_one(ledger: Ledger) -> None:
+    """Neither on the bill nor in what a closed month takes back of it."""
+    priced(ledger, entry("p", EARLY, "m", per_unit=EVERY | {"failed_attempt": "3"}))
+    gateway, feeder = Gateway(), Feeder(ledger)
+    feeder.feed([*gateway.marks(NOVEMBER), *gateway.says(say.accepted("r1", NOVEMBER))])
+    feeder.feed(gateway.marks(END))
+    assert close(ledger).totals == {}
+    feeder.feed(gateway.says(say.finished("r1", NOVEMBER, usage=say.tokens(1, 0), attempts=0)))
+    with ledger.read() as read:
+        book = load_book(read)
+        months = [pico(list(month_lines(read, book, month, step="day"))) for month in MONTHS]
+    assert months == [0, 2 * 10**6, 0]
+
+
+def test_the_bill_of_a_closed_month_keeps_every_line_as_it_was(ledger: Ledger) -> None:
+    """An end that comes late leaves not even an empty line behind, nor seconds without a price."""
+    priced(ledger, entry("p", EARLY, "m", per_unit=EVERY))
+    gateway, feeder = Gateway(), Feeder(ledger)
+    feeder.feed([*gateway.marks(NOVEMBER), *gateway.says(say.accepted("r1", NOVEMBER))])
+    feeder.feed([*gateway.says(say.finished("r2", NOVEMBER, "key-2")), *gateway.marks(END)])
+    close(ledger)
+    seen = []
+    for _ in range(2):
+        with ledger.read() as read:
+            book = load_book(read)
+            lines = list(month_lines(read, book, "2026-11", step="day"))
+            charged = list(charges(read, book, "2026-11"))
+            seen.append([lines, charged, [bill(read, "2026-11", by) for by in ((), GROUPS)]])
+        took = {"duration_us": 2_000_000, "overhead_us": 0, "attempts": 3}
+        feeder.feed(gateway.says(say.finished("r1", NOVEMBER, **took)))
+    assert seen[0] == seen[1]
 
 
 def test_every_line_of_a_statement_is_its_quantity_at_its_price(ledger: Ledger) -> None:
