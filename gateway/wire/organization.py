@@ -205,8 +205,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 
 def _wrong(name: str, why: str, code: str = "invalid_parameter") -> BadRequest:
-    end = "" if why.endswith("?") else "."
-    return BadRequest(f"{name}: {why}{end}", param=name, code=code)
+    return BadRequest(f"{name}: {why}.", param=name, code=code)
 
 
 def cursor_of(ask: Ask, start: int) -> str:
