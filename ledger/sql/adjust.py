@@ -14,6 +14,7 @@ from ledger.folds.book import Book
 from ledger.folds.late import (
     Step,
     Told,
+    billing,
     busy_us,
     corrected,
     holds,
@@ -142,7 +143,8 @@ def _late_here(read: ReadSession, book: Book, month: str, rates: "_Rates") -> It
             continue
         before, after = request.steps[at - request.own - 1], request.steps[at - request.own]
         row = after.row
-        if row is None or before.row == row:
+        if row is None or billing(before.row) == billing(row):
+            # Also where a beginning came with this month, and the end with a later one.
             continue
         landed = final.get(row.request_id)
         if landed is not None and max(request.own, landed) < at:

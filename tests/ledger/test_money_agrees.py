@@ -108,6 +108,25 @@ def test_what_comes_later_changes_no_correction_of_what_a_cut_left_out(ledger: L
     assert pico(found) == 1_000_040 * 10**6
 
 
+def test_a_request_whose_beginning_and_end_come_with_two_later_months(ledger: Ledger) -> None:
+    """It lands where its end does, and the month in between can be closed."""
+    priced(ledger, entry("p", EARLY, "m", per_unit=EVERY))
+    gateway, other, feeder = Gateway(), Gateway(OTHER), Feeder(ledger)
+    feeder.feed([*gateway.marks(NOVEMBER), *other.marks(NOVEMBER), *gateway.marks(END)])
+    feeder.feed(gateway.says(say.finished("r0", NOVEMBER)))
+    close(ledger, without=[OTHER])
+    feeder.feed(other.says(say.accepted("r1", NOVEMBER)))
+    lost = other.says(say.accepted("r9", NOVEMBER))
+    feeder.feed(other.says(say.finished("r1", NOVEMBER)))
+    feeder.feed(gateway.marks(datetime(2027, 1, 1, tzinfo=UTC)))
+    assert close(ledger, "2026-12", without=[OTHER]).totals == {}
+    feeder.feed(lost)
+    with ledger.read() as read:
+        book = load_book(read)
+        months = [pico(list(month_lines(read, book, month, step="day"))) for month in MONTHS]
+    assert months == [24 * 10**6, 0, 24 * 10**6]
+
+
 def test_an_end_without_any_attempt_has_no_failed_one(ledger: Ledger) -> None:
     """Neither on the bill nor in what a closed month takes back of it."""
     priced(ledger, entry("p", EARLY, "m", per_unit=EVERY | {"failed_attempt": "3"}))
