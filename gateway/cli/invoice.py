@@ -7,7 +7,7 @@ import click
 
 from gateway.cli.account_facts import Names, find
 from gateway.cli.data import current_ledger
-from gateway.cli.invoice_words import file_name
+from gateway.cli.invoice_words import file_name, lost_in_pdf
 from gateway.cli.options import MONTH, json_option
 from gateway.cli.output import Column, Table, json_text, show
 from gateway.cli.place import Place, place_option
@@ -123,6 +123,10 @@ def _table(
     unpriced = sum(one.tokens_unpriced for one in found)
     if unpriced:
         said.append(f"{unpriced:,} tokens have no price and are in no sum")
+    if any(path.suffix == ".pdf" for paths in files for path in paths) and any(
+        lost_in_pdf(one) for one in found
+    ):
+        said.append("PDF shows ? for letters that its fonts lack; the HTML has every one of them")
     return Table(
         (
             Column("project"),

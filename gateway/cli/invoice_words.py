@@ -85,6 +85,13 @@ def notes(statement: "Statement") -> Iterator[str]:
         yield "Corrections name the event of an earlier request that they correct."
 
 
+def lost_in_pdf(statement: "Statement") -> bool:
+    """Whether a name has a character that the fonts of every reader of PDF lack."""
+    names = (statement.issuer, statement.organization, statement.project)
+    said = [*names, *(line.model for line in statement.lines)]
+    return any(text.encode("latin-1", "ignore").decode("latin-1") != text for text in said if text)
+
+
 def file_name(statement: "Statement") -> str:
     """The name of its file, without the ending: only letters, digits, dots and dashes."""
     project, currency = statement.project_id or "no-project", statement.currency or "unpriced"

@@ -114,8 +114,8 @@ def _statement(
     return Statement(
         month=month,
         zone=zone,
-        start=from_us(start).isoformat(),
-        end=from_us(end).isoformat(),
+        start=from_us(start).isoformat().replace("+00:00", "Z"),
+        end=from_us(end).isoformat().replace("+00:00", "Z"),
         root=None if period is None else period.root,
         issuer=book.rules.issuer,
         project_id=project_id,

@@ -13,6 +13,8 @@ from ledger.errors import AmountError
 from ledger.events import BUCKETS, PriceEntry, PriceListed
 from ledger.folds.prices import CHARGES, Price, PricedBand
 
+DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
 AHEAD: Final = timedelta(seconds=60)
 """A price that begins earlier than so long from now may price what was already billed at another:
 that is a re-rating, and has to be asked for."""
@@ -51,7 +53,7 @@ def listed(
             return made
         if _instant(made) in taken and said.rerate is None:
             return (
-                f"{_named(entry)} has a price from {entry.effective_from.isoformat()} on already; "
+                f"{_named(entry)} has a price from {_shown(entry.effective_from)} on already; "
                 "to put another in its place is a re-rating"
             )
         if any(_instant(other) == _instant(made) for other in found):
@@ -135,7 +137,7 @@ def _overlapping(entry: PriceEntry) -> str | None:
         there = sorted((b.start, b.end, b.name) for b in entry.bands if day in b.days)
         for (_, end, one), (start, _, other) in pairwise(there):
             if start < end:
-                return f"bands {one} and {other} of {_named(entry)} overlap on weekday {day}"
+                return f"bands {one} and {other} of {_named(entry)} overlap on {DAYS[day - 1]}"
     return None
 
 
@@ -144,15 +146,20 @@ def _too_early(
 ) -> str | None:
     if closed_until is not None and entry.effective_from < closed_until:
         return (
-            f"{_named(entry)} would begin at {entry.effective_from.isoformat()}, in a month that "
-            f"is closed; it may begin from {closed_until.isoformat()} on"
+            f"{_named(entry)} would begin at {_shown(entry.effective_from)}, in a month that "
+            f"is closed; it may begin from {_shown(closed_until)} on"
         )
     if rerate is None and entry.effective_from < time + AHEAD:
         return (
-            f"{_named(entry)} would begin at {entry.effective_from.isoformat()}, which is earlier "
+            f"{_named(entry)} would begin at {_shown(entry.effective_from)}, which is earlier "
             "than 60 s from now and may price anew what is on a bill; say --rerate with a reason"
         )
     return None
+
+
+def _shown(instant: datetime) -> str:
+    """As it is written in every table and file, in UTC."""
+    return instant.isoformat().replace("+00:00", "Z")
 
 
 def _instant(price: Price) -> tuple[str, str | None, datetime]:

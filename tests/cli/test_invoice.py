@@ -47,6 +47,16 @@ def test_a_project_that_is_not_there_is_met_with_the_nearest(tmp_path: Path) -> 
     assert "nothing of 2026-10 has a line on a statement yet" in empty.stdout + empty.stderr
 
 
+def test_letters_that_pdf_lacks_are_told_of(tmp_path: Path) -> None:
+    data = lab(tmp_path)
+    assert "fonts lack" not in tollbook(data, "invoice", "2026-11").stdout
+    tollbook(data, "books", "set", "--issuer", "Łódź")
+    assert "fonts lack" in tollbook(data, "invoice", "2026-11").stdout
+    page = tollbook_json(data, "invoice", "2026-11", "--format", "html")
+    assert "Łódź" in Path(page["statements"][0]["files"][0]).read_text(encoding="utf-8")
+    assert "fonts lack" not in tollbook(data, "invoice", "2026-11", "--format", "html").stdout
+
+
 def test_an_empty_month_is_an_empty_list(tmp_path: Path) -> None:
     data = lab(tmp_path)
     said = json.loads(tollbook(data, "invoice", "2026-10", "--json").stdout)

@@ -157,7 +157,7 @@ def test_every_problem_is_told_with_its_line_and_nothing_applied(
         ("10:", "'yesterday' is not an instant"),
         ("12:", "'fry' is no weekday; did you mean fri?"),
         ("13:", "are no hours of a day"),
-        ("14:", "bands a and b of m9 overlap on weekday 1"),
+        ("14:", "bands a and b of m9 overlap on Monday"),
         ("17:", "no entry has the model, scope and from of this band"),
         ("18:", "there is no model"),
         ("19:", "not 'NaN'"),
