@@ -63,7 +63,7 @@ def month_in(read: ReadSession, month: str) -> Month:
         month=month,
         zone=frame.zone,
         span=(frame.first_us, frame.after_us),
-        book=book,
+        book=msgspec.structs.replace(book, rules=frame.book.rules),
         period=period_of(book, month),
     )
 

@@ -14,8 +14,9 @@ from ledger.events import BUCKETS
 from ledger.folds.book import Book
 from ledger.sql.adjust import period_of
 from ledger.sql.charges import Charge, charges
+from ledger.sql.rated import frame_of
 from ledger.sql.session import ReadSession
-from ledger.zones import local_day, month_span
+from ledger.zones import local_day
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +102,8 @@ def _statement(
     named: Mapping[str, Mapping[str, str]],
 ) -> Statement:
     period = period_of(book, month)
-    zone = book.rules.zone if period is None else period.zone
-    start, end = month_span(month, zone)
+    frame = frame_of(book, month)
+    zone, rules = frame.zone, frame.book.rules
     project = None if project_id is None else book.projects.get(project_id)
     organization_id = None if project is None else project.organization_id
     exact = sum(one.cost_pico or 0 for one in found)
@@ -110,14 +111,14 @@ def _statement(
     for one in found:
         day = local_day(one.start_us, zone)
         days[day] = days.get(day, 0) + (one.cost_pico or 0)
-    paid = None if currency is None else rounded(exact, currency, book.rules.rounding)
+    paid = None if currency is None else rounded(exact, currency, rules.rounding)
     return Statement(
         month=month,
         zone=zone,
-        start=from_us(start).isoformat().replace("+00:00", "Z"),
-        end=from_us(end).isoformat().replace("+00:00", "Z"),
+        start=from_us(frame.first_us).isoformat().replace("+00:00", "Z"),
+        end=from_us(frame.after_us).isoformat().replace("+00:00", "Z"),
         root=None if period is None else period.root,
-        issuer=book.rules.issuer,
+        issuer=rules.issuer,
         project_id=project_id,
         project=named.get("project", {}).get(project_id or ""),
         organization_id=organization_id,
@@ -127,7 +128,7 @@ def _statement(
         exact=decimal_text(exact),
         total=None if paid is None or currency is None else money_text(paid, currency),
         remainder=None if paid is None else decimal_text(paid - exact),
-        rounding=book.rules.rounding,
+        rounding=rules.rounding,
         days={day: decimal_text(pico) for day, pico in sorted(days.items())},
         tokens_unpriced=sum(one.quantity for one in found if one.cost_pico is None),
     )

@@ -77,7 +77,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
     """A closed month; the fields mean the same as in `PeriodClosed`. `closed_at` is the time of
-    that event."""
+    that event, `rules` are those by which the books were kept then."""
 
     month: str
     zone: str
@@ -95,6 +95,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     closed_at: datetime
     without: tuple[tuple[str, str], ...] = ()
+    rules: Rules = Rules()
 
     def holds(self, source: str, topic: str, sequence: int) -> bool:
         """True if that event is within the cut."""
@@ -280,6 +281,7 @@ class MoneyFold:
                 root=said.root,
                 closed_at=event.time,
                 without=tuple((one.source, one.reason) for one in said.without),
+                rules=self.rules,
             )
         )
         return None

@@ -56,7 +56,7 @@ def frame_of(book: Book, month: str) -> Frame:
     frozen = msgspec.structs.replace(
         book,
         prices=book.prices[: period.prices],
-        rules=msgspec.structs.replace(book.rules, zone=period.zone),
+        rules=msgspec.structs.replace(period.rules, zone=period.zone),
     )
     return Frame(to_us(period.start), to_us(period.end), period.zone, frozen)
 

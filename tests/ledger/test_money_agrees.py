@@ -2,9 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from typing import Any
 
-from ledger.events import PriceListed
-from ledger.events.money import PriceEntry
+from ledger.events import BooksSet, Draft, PriceListed
+from ledger.events.money import PriceEntry, Rounding
+from ledger.export.facts import month_in
 from ledger.export.statement import statements
 from ledger.folds.cost import cost_of_rated
 from ledger.folds.price_lists import listed
@@ -100,7 +102,7 @@ def test_what_comes_later_changes_no_correction_of_what_a_cut_left_out(ledger: L
     Feeder(ledger, "fix").feed(scribed([said], "/cli/fix"))
     frozen = close(ledger, without=[OTHER])
     assert frozen.totals == {"USD": "1.00004"}
-    took = {"duration_us": 2_000_000, "overhead_us": 0, "attempts": 3, "model": "n"}
+    took: dict[str, Any] = {"duration_us": 2_000_000, "overhead_us": 0, "attempts": 3, "model": "n"}
     feeder.feed(lost)
     feeder.feed(other.says(say.finished("r1", NOVEMBER, **took)))
     with ledger.read() as read:
@@ -155,9 +157,32 @@ def test_the_bill_of_a_closed_month_keeps_every_line_as_it_was(ledger: Ledger) -
             lines = list(month_lines(read, book, "2026-11", step="day"))
             charged = list(charges(read, book, "2026-11"))
             seen.append([lines, charged, [bill(read, "2026-11", by) for by in ((), GROUPS)]])
-        took = {"duration_us": 2_000_000, "overhead_us": 0, "attempts": 3}
+        took: dict[str, Any] = {"duration_us": 2_000_000, "overhead_us": 0, "attempts": 3}
         feeder.feed(gateway.says(say.finished("r1", NOVEMBER, **took)))
     assert seen[0] == seen[1]
+
+
+def test_a_closed_month_keeps_its_rounding_and_its_issuer(ledger: Ledger) -> None:
+    """A statement that is printed again says what it said; the open month goes by the new rules."""
+    priced(ledger, entry("p", EARLY, "m", per_unit={"request": "0.005", **EVERY, "other_out": "0"}))
+    gateway, feeder = Gateway(), Feeder(ledger)
+    feeder.feed([*gateway.marks(NOVEMBER), *gateway.says(say.finished("r1", NOVEMBER))])
+    feeder.feed([*gateway.marks(END), *gateway.says(say.finished("r2", DECEMBER))])
+    close(ledger)
+    seen = []
+    rules: tuple[Rounding, ...] = ("down", "half_up")
+    for number, rounding in enumerate(rules):
+        with ledger.read() as read:
+            book = load_book(read)
+            seen.append([list(statements(read, book, month, {})) for month in MONTHS[:2]])
+            assert month_in(read, "2026-11").book.rules.issuer is None
+        said = BooksSet(
+            base=number, version=number + 1, zone="UTC", rounding=rounding, issuer="Another"
+        )
+        rule = scribed([Draft(f"books/{number}", "books", DECEMBER, said)], f"/cli/b{number}")
+        Feeder(ledger, f"books/{number}").feed(rule)
+    assert seen[0][0] == seen[1][0] and seen[0][0][0].total == "0.01"
+    assert (seen[1][1][0].total, seen[1][1][0].issuer) == ("0.00", "Another")
 
 
 def test_every_line_of_a_statement_is_its_quantity_at_its_price(ledger: Ledger) -> None:
@@ -186,6 +211,7 @@ def test_two_currencies_for_one_instant_overlap() -> None:
     ]
     found = listed(PriceListed(base=0, entries=entries), EARLY, [], None)
     assert isinstance(found, str) and "stands twice in this list for one instant" in found
-    (first,) = listed(PriceListed(base=0, entries=entries[:1]), EARLY, [], None)
-    again = listed(PriceListed(base=1, entries=entries[1:]), EARLY, [first], None)
+    first = listed(PriceListed(base=0, entries=entries[:1]), EARLY, [], None)
+    assert not isinstance(first, str)
+    again = listed(PriceListed(base=1, entries=entries[1:]), EARLY, first, None)
     assert isinstance(again, str) and "has a price from" in again
