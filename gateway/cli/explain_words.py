@@ -377,7 +377,11 @@ def _price_words(found: "Explained") -> Iterator[str]:
     elif found.cost.pico is None:
         yield "nothing is known of its tokens, so neither of its cost"
     for one in found.corrections:
-        what = "it counts as nothing" if one.usage is None else "its usage was corrected"
+        what = "it counts as nothing"
+        if one.usage is not None:
+            counts = ((name, getattr(one.usage, name)) for name in BUCKETS)
+            known = [f"{name} {count:,}" for name, count in counts if count is not None]
+            what = f"it used {', '.join(known)}"
         yield printable(
             f"on {instant(one.made_at)} it was said that {what} ({one.reason}): this stands on a "
             "line of its own in the month that was open then"

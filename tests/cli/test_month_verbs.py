@@ -132,11 +132,13 @@ def test_a_request_is_corrected_with_a_reason(tmp_path: Path, where: Where) -> N
     open_one = run("correct", "r2", "--set", "uncached_in=50", *reason, *where)
     assert open_one.exit_code == 0, open_one.output
     assert "100 -> 50" in open_one.stdout and "2026-10" in open_one.stdout
+    assert "it was said that it used uncached_in 50," in run("explain", "r2", *where).stdout
     frozen = run_json("close", "2026-10", *where)["period"]
     assert frozen["totals"] == {"USD": "0.000076"}
     done: Any = run_json("correct", "r2", "--void", *reason, *where)
     assert done["month"] == "2026-11" and done["before"]["uncached_in"] == 50
     assert done["correction"]["original"].endswith(":4")
+    assert "it was said that it counts as nothing (" in run("explain", "r2", *where).stdout
     assert "counts as nothing already" in refused("correct", "r2", "--void", *reason, *where)
     (line,) = run_json("bill", "--month", "2026-11", *where)["rows"]
     assert (line["requests"], line["cost"]) == (-1, "-0.00006")
