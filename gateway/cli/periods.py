@@ -59,7 +59,10 @@ def _not_closed(book: "Book", month: str) -> str:
         return f"{month} is open, as no month is closed; `tollbook close {month}` closes it"
     first, last = book.periods[0].month, book.periods[-1].month
     if month < first:
-        return f"{month} is before {first}, the first month that was closed; it stays open"
+        return (
+            f"{month} is before {first}, the first month that was closed; what is told of it now "
+            "lands in the month that is open"
+        )
     return f"{month} is open, the last closed month is {last}; `tollbook close {month}` closes it"
 
 
