@@ -22,7 +22,7 @@ from ledger.sql.session import Ledger
 from ledger.zones import month_span
 from tests.ledger.closings import close
 from tests.ledger.ledgers import Feeder, scribed
-from tests.ledger.test_months import END, NOVEMBER, OTHER, RUNNER, Gateway
+from tests.ledger.month_world import END, NOVEMBER, OTHER, RUNNER, Gateway
 from tests.support import events as say
 from tests.support.events import Scribe
 from tests.support.prices import assigned, entry, listing, projects
