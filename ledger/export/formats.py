@@ -45,7 +45,9 @@ from ledger.export.manifest import (
 from ledger.export.parquet import read_back, write_parquet
 from ledger.export.rows import FILE_COLUMNS, request_batches
 from ledger.export.sums import BATCH_ROWS, Sums, by_roll_up
+from ledger.folds.book import Book
 from ledger.sql import tables
+from ledger.sql.adjust import period_of
 from ledger.sql.bill import BillLine
 from ledger.sql.session import ReadSession
 
@@ -249,6 +251,14 @@ def _focus_writer(version: str) -> Writer:
     return write
 
 
+def _as_closed(month: Month) -> Book:
+    """The book, with the tags of projects as they were when the month was closed."""
+    period = period_of(month.book, month.month)
+    if period is None:
+        return month.book
+    return msgspec.structs.replace(month.book, projects=period.projects)
+
+
 def _write_focus(
     read: ReadSession,
     month: Month,
@@ -258,7 +268,7 @@ def _write_focus(
     version: str,
 ) -> Written:
     """The charges of the month as FOCUS: the same rows as Parquet and as CSV, and the metadata."""
-    setting = Setting(month.span, month.book, month.root)
+    setting = Setting(month.span, _as_closed(month), month.root)
     columns = file_columns(version)
     last = _Last()
     batches = last.watch(focus_batches(holdable(read, month.book, month.month), setting, version))

@@ -77,7 +77,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
     """A closed month; the fields mean the same as in `PeriodClosed`. `closed_at` is the time of
-    that event, `rules` are those by which the books were kept then."""
+    that event, `rules` are those by which the books were kept then, `projects` who there was."""
 
     month: str
     zone: str
@@ -96,6 +96,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     closed_at: datetime
     without: tuple[tuple[str, str], ...] = ()
     rules: Rules = Rules()
+    projects: Mapping[str, Project] = msgspec.field(default_factory=dict)
 
     def holds(self, source: str, topic: str, sequence: int) -> bool:
         """True if that event is within the cut."""
@@ -281,6 +282,7 @@ class MoneyFold:
                 root=said.root,
                 closed_at=event.time,
                 without=tuple((one.source, one.reason) for one in said.without),
+                projects=dict(self.projects),
                 rules=self.rules,
             )
         )

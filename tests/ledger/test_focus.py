@@ -14,7 +14,7 @@ import pytest
 from ledger.amounts import PICO_PER_UNIT
 from ledger.clock import from_us
 from ledger.errors import BadQuery, ExportFailed
-from ledger.events import BooksSet, PriceEntry, PriceListed
+from ledger.events import BooksSet, PriceEntry, PriceListed, ProjectSet
 from ledger.export import formats
 from ledger.export.columns import (
     COUNT,
@@ -280,6 +280,10 @@ def test_a_closed_month_keeps_its_bytes_whatever_comes(books: Books) -> None:
     made = {kind: bytes_of(export(books, kind).directory) for kind in ("parquet", "csv", *KINDS)}
     books.write(come_late())
     books.add(*life("r-after", at(10), "key-1"), corrected("r-01", None, "x:1", at(800)))
+    tagged = ProjectSet(
+        project_id="proj-1", organization_id="org-1", base=1, version=2, tags={"team": "another"}
+    )
+    books.add(told(tagged, "proj-1/v2", at(800)))
     for kind, before in made.items():
         done = export(books, kind)
         assert (done.change, bytes_of(done.directory)) == ("same", before), kind
