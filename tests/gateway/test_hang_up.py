@@ -66,16 +66,18 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lines]:
     directory = tmp_path_factory.mktemp("lines")
     key = new_key(directory / "data", "k")
     with ExitStack() as stack:
+        names = {
+            engine: [f"{engine}-{s}" for s in (SLOW, LATE, SHORT, ONCE, BRIEF)]
+            for engine in ENGINES
+        }
         servers = {
-            engine: stack.enter_context(processes.backend(directory, engine)) for engine in ENGINES
+            engine: stack.enter_context(
+                processes.backend(directory, engine, models=",".join(names[engine]))
+            )
+            for engine in ENGINES
         }
         tables = [
-            backend(
-                server.url,
-                engine,
-                models=[f"{engine}-{s}" for s in (SLOW, LATE, SHORT, ONCE, BRIEF)],
-            )
-            for engine, server in servers.items()
+            backend(server.url, engine, models=names[engine]) for engine, server in servers.items()
         ]
         gateway = stack.enter_context(door(directory, tables))
         yield Lines(directory / "data", gateway, servers, key)

@@ -103,7 +103,7 @@ def fill(books: Books, zone: str = "UTC") -> None:
 @pytest.fixture(scope="module")
 def full(make_ledger: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Books]:
     directory = tmp_path_factory.mktemp("full")
-    with make_ledger(directory, "ledger") as ledger:
+    with make_ledger(directory, "usage") as ledger:
         books = Books(directory, ledger)
         fill(books)
         yield books

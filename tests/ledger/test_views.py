@@ -45,7 +45,7 @@ from tests.support.events import (
     tokens,
 )
 
-GOLDEN = Path(__file__).parent / "golden" / "views.json"
+GOLDEN = Path(__file__).parent / "views.json"
 
 BEFORE = after(-40 * 86_400)
 """In September, before the month that is closed and that in which all is used."""
