@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.call import Call
 from gateway.cuts import POLICIES, Cause, bettered, billed, wants_tokens
-from gateway.stats import Ended, Stats
+from gateway.stats import Stats
 from gateway.tokenizers import Tokenizers
 from ledger.clock import Clock
 from ledger.events import Basis, Draft, Usage
@@ -129,28 +129,22 @@ class Ends:
     def _count(
         self, call: Call, monotonic: float, outcome: Outcome, counted: tuple[Basis, Usage]
     ) -> None:
+        stats = self._stats
         basis, usage = counted
-        first = None if call.first_token is None else call.first_token - call.started
-        self._stats.ended(
-            Ended(
-                call.endpoint.name,
-                outcome,
-                basis,
-                usage,
-                call.chunks,
-                monotonic - call.started,
-                call.overhead(monotonic),
-                first,
-            )
-        )
-        if first is None or call.backend is None:
-            return
-        call.backend.first_token(first)
-        made = (usage.reasoning_out or 0) + (usage.other_out or 0)
-        # Only the engine's own count: it was known when the last bytes came.
-        if call.heard is not None and basis in ("reported", "running") and made > 1:
-            assert call.first_token is not None, "it is what `first` was reckoned from"
-            call.backend.between_tokens((call.heard - call.first_token) / (made - 1))
+        stats.finished[call.endpoint.name, outcome] += 1
+        stats.basis[basis] += 1
+        stats.count(usage)
+        stats.duration.observe(monotonic - call.started)
+        stats.overhead.observe(call.overhead(monotonic))
+        if call.first_token is not None:
+            stats.first_token.observe(call.first_token - call.started)
+            if call.backend is not None:
+                call.backend.first_token(call.first_token - call.started)
+                made = (usage.reasoning_out or 0) + (usage.other_out or 0)
+                # Only the engine's own count: it was known when the last bytes came.
+                if call.heard is not None and basis in ("reported", "running") and made > 1:
+                    call.backend.between_tokens((call.heard - call.first_token) / (made - 1))
+        stats.chunks += call.chunks
 
 
 def _sent(call: Call) -> bytes | None:
