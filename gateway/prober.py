@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from gateway.backends.pool import Backend, Generated, Pool
+from gateway.backends.watches import Watches
 from gateway.call import Call
 from gateway.errors import MISCONFIGURED, ApiError, Overloaded
 from gateway.relay import Relay
@@ -69,35 +70,28 @@ class Prober:
         self._seconds = seconds
         self._ended = False
         self._calls: set[Call] = set()
-        self._tasks: dict[Backend, asyncio.Task[None]] = {}
+        self._watches = Watches(self._watch, log, "backend %s is probed no more")
 
     def follow(self) -> None:
-        """Begin with backends that are new, one task for each, so that a server that hangs holds up
-        no other's probe; and end with those that are gone."""
-        if not self._seconds or self._ended:
-            return
-        backends = set(self._pool.backends.values())
-        for backend in self._tasks.keys() - backends:
-            self._tasks.pop(backend).cancel()
-        for backend in backends - self._tasks.keys():
-            task = self._tasks[backend] = asyncio.create_task(self._watch(backend))
-            task.add_done_callback(_say_why)
+        """Begin with backends that are new, and end with those that are gone."""
+        if self._seconds and not self._ended:
+            self._watches.follow(self._pool.backends.values())
 
     def end(self) -> None:
         """Begin no other probe and cut those that run."""
         self._ended = True
-        for task in {*self._tasks.values(), *(call.task for call in self._calls)}:
-            if task is not None:
-                task.cancel()
+        self._watches.end_all()
+        for call in self._calls:
+            if call.task is not None:
+                call.task.cancel()
 
     async def stop(self) -> None:
         """End, and wait until every probe has its end in the spool."""
         self.end()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._watches.stop()
 
     async def _watch(self, backend: Backend) -> None:
-        # The relay ends a cut request in peace and takes its cancellation back, hence the flag.
-        while not self._ended:
+        while self._watches.still(backend):
             await asyncio.sleep(self._seconds)
             for model in sorted(backend.known):
                 if backend.up and not backend.draining and self._may():
@@ -182,8 +176,3 @@ class Prober:
             only=backend.backend_id,
         )
         return call, {"content-type": "application/json", "x-request-id": request_id}
-
-
-def _say_why(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (fault := task.exception()) is not None:
-        log.error("a backend is probed no more", exc_info=fault)

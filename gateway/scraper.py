@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.backends.pool import Backend
 from gateway.backends.port import BackendFailed, Client
+from gateway.backends.watches import Watches
 from gateway.stats import Stats
 from gateway.wire.scrape import Page, read_page
 from gateway.wire.slots import read_slots
@@ -86,7 +87,7 @@ class Scraper:
         self._faults: dict[str, float] = {}
         self._silent: set[str] = set()
         self._no_slots: dict[str, float] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._watches = Watches(self._watch, log, "counters of backend %s are read no more")
         self._runs = False
         self.read_at: dict[str, float] = {}
         """When each backend last told its counters, by the monotonic clock."""
@@ -102,24 +103,13 @@ class Scraper:
 
     def follow(self) -> None:
         """Read what is new among the backends, and no longer what is gone. Cheap."""
-        if not self._runs:
-            return
-        for gone in self._tasks.keys() - {backend.backend_id for backend in self._backends}:
-            self._tasks.pop(gone).cancel()
-        for backend in self._backends:
-            if backend.backend_id not in self._tasks:
-                task = asyncio.create_task(self._watch(backend.backend_id))
-                task.add_done_callback(_say_why)
-                self._tasks[backend.backend_id] = task
+        if self._runs:
+            self._watches.follow(self._backends)
 
     async def stop(self) -> None:
         """End the background tasks and read once more: what is served is in these counters."""
         self._runs = False
-        tasks = list(self._tasks.values())
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._watches.stop()
         if self._seconds:
             await self._read_all(LAST_SECONDS_MAX)
 
@@ -127,14 +117,13 @@ class Scraper:
         up = [one for one in self._backends if one.up]
         await asyncio.gather(*(self._read(one, seconds, tell=self._seconds > 0) for one in up))
 
-    async def _watch(self, backend_id: str) -> None:
+    async def _watch(self, backend: Backend) -> None:
         waited = 0.0
         while True:
-            pause = self._pause(backend_id)
+            pause = self._pause(backend.backend_id)
             await asyncio.sleep(pause)
             waited += pause
-            backend = next((one for one in self._backends if one.backend_id == backend_id), None)
-            if backend is None or backend.held is not None:
+            if backend not in self._backends or backend.held is not None:
                 continue
             tell = 0 < self._seconds <= waited
             if tell:
@@ -228,11 +217,6 @@ class Scraper:
         except SpoolFailed as failed:
             # Requests meet the same disk, and are refused.
             log.error("%s could not be written: %s", name, failed)
-
-
-def _say_why(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (fault := task.exception()) is not None:
-        log.error("counters of a backend are read no more", exc_info=fault)
 
 
 def _lacking(backend: Backend, status: int) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gateway.backends.backend import Backend, Generated, Rung
 from gateway.backends.port import BackendFailed, Client
+from gateway.backends.watches import Watches
 from gateway.routing import breaker as rule
 from gateway.routing.breaker import Breaker
 from gateway.routing.policy import BackendView
@@ -64,7 +65,8 @@ class Pool:
         self._clock = clock
         self._served: frozenset[str] = frozenset()
         self._runs = False
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        # A fault of ours must not leave a backend unasked, since nothing else brings it back.
+        self._watches = Watches(self._watch, log, "watching backend %s failed", again=True)
 
     @property
     def any_model(self) -> bool:
@@ -85,15 +87,14 @@ class Pool:
         self.drop(backend.backend_id)
         self.backends[backend.backend_id] = backend
         if self._runs:
-            self._begin(backend, at_once=True)
+            self._watches.begin(backend, self._go_on)
 
     def drop(self, backend_id: str) -> None:
         """A backend leaves. The requests that it works on go on."""
-        self.backends.pop(backend_id, None)
+        gone = self.backends.pop(backend_id, None)
         self._diagnosed.pop(backend_id, None)
-        task = self._tasks.pop(backend_id, None)
-        if task is not None:
-            task.cancel()
+        if gone is not None:
+            self._watches.end(gone)
         self._serve()
 
     def restore(self, views: Iterable[RoutingView], gateway: str, now: datetime) -> None:
@@ -121,36 +122,19 @@ class Pool:
         then go on in the background."""
         await asyncio.gather(*(self._ask_first(backend) for backend in self.backends.values()))
         self._runs = True
-        for backend in self.backends.values():
-            self._begin(backend)
+        self._watches.follow(self.backends.values())
 
     async def stop(self) -> None:
         """End the background tasks."""
         self._runs = False
-        tasks = list(self._tasks.values())
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._watches.stop()
 
-    def _begin(self, backend: Backend, *, at_once: bool = False) -> None:
-        task = asyncio.create_task(self._watch(backend, at_once=at_once))
-        task.add_done_callback(lambda ended: self._ended(backend, ended))
-        self._tasks[backend.backend_id] = task
+    async def _watch(self, backend: Backend) -> None:
+        await asyncio.sleep(PROBE_SECONDS)
+        await self._go_on(backend)
 
-    def _ended(self, backend: Backend, task: asyncio.Task[None]) -> None:
-        """A fault of ours must not leave a backend unasked, since nothing else brings it back."""
-        if task.cancelled() or (fault := task.exception()) is None:
-            return
-        log.error("watching backend %s failed", backend.backend_id, exc_info=fault)
-        if self._runs and self._tasks.get(backend.backend_id) is task:
-            self._begin(backend)
-
-    async def _watch(self, backend: Backend, *, at_once: bool) -> None:
-        if not at_once:
-            await asyncio.sleep(PROBE_SECONDS)
-        # The relay ends a cut generation in peace and takes its cancellation back.
-        while self._tasks.get(backend.backend_id) is asyncio.current_task():
+    async def _go_on(self, backend: Backend) -> None:
+        while self._watches.still(backend):
             await self._ask(backend)
             await self._try(backend)
             await asyncio.sleep(PROBE_SECONDS)

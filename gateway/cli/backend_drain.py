@@ -1,6 +1,5 @@
 """`tollbook backends drain`: nothing new, wait for what runs, then say that it is safe to stop."""
 
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,16 +11,16 @@ from gateway.cli.backend_known import is_known, no_such, registry_or_none
 from gateway.cli.data import change_registry, make_ready
 from gateway.cli.draining import Drained, drained, places
 from gateway.cli.failure import EXIT_FAILED
+from gateway.cli.looks import TOLD_SECONDS, looks
 from gateway.cli.options import json_option
 from gateway.cli.output import json_text
 from gateway.cli.place import Place, place_option
 from gateway.cli.progress import Progressing, progress
 from gateway.cli.views import living, views_of
 from ledger.clock import SystemClock
+from ledger.words import counted
 
 LOOK_SECONDS: Final = 0.5
-TOLD_SECONDS: Final = 3.0
-"""Gateways tell of their backends each two seconds: so long it takes to hear that they know."""
 MICROSECONDS: Final = 1_000_000
 
 
@@ -97,21 +96,18 @@ def _wait(
     wait_seconds: float | None,
     tell: Progressing,
 ) -> Outcome:
-    clock = SystemClock()
-    began = clock.monotonic()
     longest = 0
-    while True:
-        alive = living(place)
-        seen = drained(views_of(place).values(), name, before, clock.now(), without, alive)
-        waited = clock.monotonic() - began
+    for look in looks(place, LOOK_SECONDS):
+        seen = drained(look.views.values(), name, before, look.now, without, living(place))
+        waited = look.waited_seconds
         if seen.longest_us is not None:
             longest = max(longest, round(waited * MICROSECONDS) + seen.longest_us)
         least = TOLD_SECONDS if seen.unaware else 0.0
         late = wait_seconds is not None and waited >= max(wait_seconds, least)
         if seen.safe or late or (seen.silent and not (seen.running or seen.unaware)):
-            return Outcome(seen, -(-longest // MICROSECONDS), waited)
+            break
         tell.step(_progress(name, seen), round(waited), -(-longest // MICROSECONDS))
-        time.sleep(LOOK_SECONDS)
+    return Outcome(seen, -(-longest // MICROSECONDS), waited)
 
 
 def _progress(name: str, seen: Drained) -> str:
@@ -135,7 +131,8 @@ def _words(name: str, ended: Outcome) -> str:
             if seen.longest_us is None
             else f", for at most {-(-seen.longest_us // MICROSECONDS)} s"
         )
-        parts.append(f"{seen.running} requests still run there{wait}")
+        run = counted(seen.running, "request still runs", "requests still run")
+        parts.append(f"{run} there{wait}")
     if seen.unaware:
         parts.append(f"{', '.join(seen.unaware)} has not taken note yet")
     if seen.silent:

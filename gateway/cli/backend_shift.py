@@ -1,8 +1,8 @@
 """`tollbook backends shift`: requests go from old backends to new ones in steps, and back again if
 the new ones do worse."""
 
-import time
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 import click
@@ -12,6 +12,7 @@ from gateway.cli.backend_facts import Said, changed
 from gateway.cli.backend_known import is_known, no_such, registry_or_none
 from gateway.cli.data import change_registry, make_ready
 from gateway.cli.failure import EXIT_FAILED, Stop
+from gateway.cli.looks import TOLD_SECONDS, looks
 from gateway.cli.options import NAMES, Parsed, json_option
 from gateway.cli.output import json_text
 from gateway.cli.place import Place, place_option
@@ -26,10 +27,6 @@ HOLDS_MAX: Final = 3
 """So often a step is held once more: for first tokens that come late, or for too few requests."""
 
 LOOK_SECONDS: Final = 1.0
-
-TOLD_SECONDS: Final = 3.0
-"""Gateways tell of their backends each two seconds: what they told a moment ago may be older than
-the end of a hold."""
 
 
 def parse_steps(text: str) -> tuple[int, ...]:
@@ -211,20 +208,18 @@ def _hold(
 ) -> tuple[str, ...]:
     """Watch for the time of one hold, less if what comes is bad already: which of the new ones no
     gateway reaches. `usual` is what the old ones did until `before`."""
-    clock = SystemClock()
-    end = clock.monotonic() + shift.hold_seconds + TOLD_SECONDS
+    whole = shift.hold_seconds + TOLD_SECONDS
     with progress(f"{step} % at {', '.join(shift.new)}") as tell:
-        while (left := end - clock.monotonic()) > 0:
-            time.sleep(min(LOOK_SECONDS, left))
-            views, now = views_of(place).values(), clock.now()
-            if broken := unreached(views, shift.new, now):
+        # What the first look sees is what was told before the step, as in `before`.
+        for look in islice(looks(place, LOOK_SECONDS, whole), 1, None):
+            views = look.views.values()
+            if broken := unreached(views, shift.new, look.now):
                 return broken
-            old = worst(usual, pace(before, views, shift.old, now))
-            new = pace(before, views, shift.new, now)
+            old = worst(usual, pace(before, views, shift.old, look.now))
+            new = pace(before, views, shift.new, look.now)
             if judge(old, new, shift.limits).verdict == "bad":
                 return ()
-            whole = shift.hold_seconds + TOLD_SECONDS
-            tell(round(whole - left), round(whole))
+            tell(round(look.waited_seconds), round(whole))
     return ()
 
 
@@ -248,13 +243,11 @@ def _weights(place: Place, old: tuple[str, ...], new: tuple[str, ...]) -> dict[s
 
 def _unreached(place: Place, new: tuple[str, ...]) -> tuple[str, ...]:
     """Which of the new ones no gateway reaches. One that has just been added is waited for."""
-    clock = SystemClock()
-    end = clock.monotonic() + TOLD_SECONDS
-    while broken := unreached(views_of(place).values(), new, clock.now()):
-        if clock.monotonic() >= end:
-            return broken
-        time.sleep(LOOK_SECONDS)
-    return ()
+    for look in looks(place, LOOK_SECONDS, TOLD_SECONDS):
+        broken = unreached(look.views.values(), new, look.now)
+        if not broken:
+            break
+    return broken
 
 
 def _weigh(place: Place, name: str, weight: int) -> None:

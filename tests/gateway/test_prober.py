@@ -128,3 +128,17 @@ async def test_no_probe_is_made_of_what_is_down_or_when_the_spool_is_full_or_if_
     for house in (down, full, never):
         await house.prober.stop()
         assert house.desk.client.called == []
+
+
+async def test_one_that_goes_while_it_is_probed_is_probed_no_more() -> None:
+    house = House(asyncio.Event(), seconds=0.001)
+    house.prober.follow()
+    await house.until_called(1)
+    house.desk.pool.drop("b-1")
+    house.prober.follow()
+    await house.desk.settle()
+    await asyncio.sleep(0.05)
+    assert [one.outcome for one in house.finished()] == ["shutdown"]
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not tasks, "the relay takes the cancellation of a cut probe back"
+    await house.prober.stop()
