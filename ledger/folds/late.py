@@ -87,14 +87,7 @@ def billing(row: RequestRow | None) -> tuple[object, ...] | None:
     """All of a row that a bill can tell; null while it has no end."""
     if row is None or not row.billed:
         return None
-    return row.key_id, row.model, row.accepted_at, row.basis, row.usage, row.attempts, busy_us(row)
-
-
-def busy_us(row: RequestRow) -> int | None:
-    """How long a request spent with a backend; null where nobody knows."""
-    if row.duration_us is None or row.overhead_us is None:
-        return None
-    return row.duration_us - row.overhead_us
+    return row.key_id, row.model, row.accepted_at, row.basis, row.usage, row.attempts, row.busy_us
 
 
 def late_end(periods: Sequence[Period], told: Sequence[Told]) -> tuple[int, Name] | None:

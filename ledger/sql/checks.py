@@ -7,16 +7,24 @@ import msgspec
 from sqlalchemy import Table, func, literal_column, select, union
 from sqlalchemy.types import BigInteger
 
-from ledger.clock import from_us, to_us
-from ledger.events import BUCKETS, BackendCounted, Event
+from ledger.clock import to_us
+from ledger.events import BackendCounted, Event
 from ledger.folds.requests import RequestRow
-from ledger.folds.usage import HOUR_US, Cell, Totals
+from ledger.folds.usage import HOUR_US, Cell, Rolled
 from ledger.sql import tables
 from ledger.sql.hashes import only_running
 from ledger.sql.intake import Name
 from ledger.sql.projections import LOOKUP_MAX, MAIN, Reach, request_rows, runs
 from ledger.sql.replay import counted_facts, load_book
-from ledger.sql.rows import EVENT_COLUMNS, counters_params, event_of, key_params, price_params
+from ledger.sql.rows import (
+    EVENT_COLUMNS,
+    counters_params,
+    event_of,
+    hourly_of,
+    key_params,
+    price_params,
+    sums_of_requests,
+)
 from ledger.sql.session import ReadSession
 
 
@@ -154,33 +162,22 @@ def count_counters(read: ReadSession) -> int:
     return int(read.value(select(func.count()).select_from(tables.counters)))
 
 
-def rolled_up(read: ReadSession) -> Iterator[tuple[Cell, Totals]]:
+def rolled_up(read: ReadSession) -> Iterator[tuple[Cell, Rolled]]:
     """Every cell of the hourly roll-up, as the projection says."""
     table = tables.usage_hourly
     for part in read.stream(select(table)):
-        yield from (cell_of_row(row) for row in part)
+        yield from (hourly_of(row) for row in part)
 
 
-def added_up(read: ReadSession) -> Iterator[tuple[Cell, Totals]]:
+def added_up(read: ReadSession) -> Iterator[tuple[Cell, Rolled]]:
     """Every cell of the hourly roll-up, added up anew from the requests."""
     table = tables.requests
     # A literal: with a parameter Postgres would not see that it groups by what is selected.
     hour = table.c.accepted_us - table.c.accepted_us % literal_column(str(HOUR_US), BigInteger)
     group = (hour, table.c.key_id, table.c.model, table.c.basis)
-    tokens = [func.sum(table.c[name]) for name in BUCKETS]
-    known = [func.count(table.c[name]) for name in BUCKETS]
-    billed = select(*group, func.count(), *tokens, *known).where(table.c.state != "open")
+    billed = select(*group, *sums_of_requests()).where(table.c.state != "open")
     for part in read.stream(billed.group_by(*group)):
-        yield from (cell_of_row(row) for row in part)
-
-
-def cell_of_row(row: Any) -> tuple[Cell, Totals]:
-    """A cell of the hourly roll-up and what is in it, of a row of its columns."""
-    hour_us, key_id, model, basis, *rest = row
-    # Postgres sums to a decimal, and to null where every value is null.
-    requests, a, b, c, d, e, ka, kb, kc, kd, ke = (int(value or 0) for value in rest)
-    totals = Totals(requests, (a, b, c, d, e), (ka, kb, kc, kd, ke))
-    return Cell(from_us(hour_us), key_id, model, basis), totals
+        yield from (hourly_of(row) for row in part)
 
 
 def registry_rows(read: ReadSession) -> tuple[dict[str, object], dict[str, object]]:

@@ -22,10 +22,16 @@ if TYPE_CHECKING:
 
     from ledger.sql.session import Ledger, ReadSession
 
-HEAD = "20261202_months"
+HEAD = "20261203_charges"
 """The newest revision under `migrations/versions`; a test holds the two together."""
 
-KNOWN = ("20261129_first_ledger", "20261130_attempts_counters", "20261201_finance", HEAD)
+KNOWN = (
+    "20261129_first_ledger",
+    "20261130_attempts_counters",
+    "20261201_finance",
+    "20261202_months",
+    HEAD,
+)
 """Every revision that this version can start from, oldest first."""
 
 

@@ -134,8 +134,12 @@ usage_hourly = Table(
     Column("requests", BigInteger, nullable=False),
     *_buckets(nullable=False),
     *_buckets("_known", nullable=False),
+    Column("failed_attempts", BigInteger, nullable=False),
+    Column("busy_us", BigInteger, nullable=False),
+    Column("busy_known", BigInteger, nullable=False),
 )
-"""Projection: billed usage by UTC hour of acceptance; `*_known` counts rows that knew a bucket."""
+"""Projection: billed usage by UTC hour of acceptance; `*_known` counts rows that knew a bucket, or
+how long the request was with a backend."""
 
 keys = Table(
     "keys",

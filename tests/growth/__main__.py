@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--months", type=int, default=10, help="months that they are spread over")
     parser.add_argument("--first", default="2026-11", help="the first month")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--zone", help="of the books and the band; else UTC and Berlin's nights")
     parser.add_argument("--postgres", action="store_true", help="in a Postgres of its own")
     parser.add_argument("--only", help="measure only these, with commas between", default="")
     parser.add_argument("--plans", action="store_true", help="print the plans of the main queries")
@@ -47,7 +48,7 @@ def main() -> None:
     figures: dict[str, object] = {"rows": options.rows, "months": options.months}
     with _place(postgres=options.postgres) as (target, folder):
         figures["database"] = "postgres" if options.postgres else "sqlite"
-        _fill(target, months, options.seed, figures)
+        _fill(target, months, options, figures)
         for name in work.STEPS:
             if not options.only or name in options.only.split(","):
                 figures[name] = _alone(name, target, months[-1].name, folder)
@@ -61,7 +62,9 @@ def main() -> None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def _fill(target: str, months: list[Month], seed: int, figures: dict[str, object]) -> None:
+def _fill(
+    target: str, months: list[Month], options: argparse.Namespace, figures: dict[str, object]
+) -> None:
     started = time.monotonic()
     said = 0
 
@@ -84,7 +87,7 @@ def _fill(target: str, months: list[Month], seed: int, figures: dict[str, object
             closed[month.name] = round(time.monotonic() - began, 2)
             print(f"{month.name} closed in {closed[month.name]} s", flush=True)
 
-        fill(ledger, months, seed, progress, filled)
+        fill(ledger, months, options.seed, progress, filled, zone=options.zone)
     figures["closed"] = closed
     figures["fill"] = {"seconds": round(time.monotonic() - started, 1)}
 

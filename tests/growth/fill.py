@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import Final
 
 from sqlalchemy import Table
 
 from ledger.clock import SystemClock, from_us
 from ledger.events import (
     BUCKETS,
+    BooksSet,
     Draft,
     Event,
     KeyAssigned,
@@ -44,13 +46,15 @@ def fill(
     seed: int,
     progress: Progress = lambda done: None,
     filled: Callable[[Month], None] = lambda month: None,
+    zone: str | None = None,
 ) -> None:
     """Put the requests of `months` into the empty `ledger`, as if its writer had taken them.
 
-    `filled` is told each month when all of it is there, and nothing of the next.
+    `filled` is told each month when all of it is there, and nothing of the next. `zone` is that of
+    the books and of the band; null: UTC, and Berlin's nights.
     """
     feed = _Feed(ledger)
-    feed.write(registry_events(months))
+    feed.write(registry_events(months, zone))
     done = 0
     for month in months:
         traffic = Traffic(month, seed)
@@ -117,12 +121,16 @@ def _roll_up(rolled: dict[Cell, list[int]], chunk: Iterable[Made]) -> None:
     for made in chunk:
         cell = rolled.get(made.cell)
         if cell is None:
-            cell = rolled[made.cell] = [0] * (1 + 2 * len(BUCKETS))
+            cell = rolled[made.cell] = [0] * (4 + 2 * len(BUCKETS))
         cell[0] += 1
         for n, tokens in enumerate(made.tokens, 1):
             if tokens is not None:
                 cell[n] += tokens
                 cell[n + 5] += 1
+        cell[11] += made.failed
+        if made.busy_us is not None:
+            cell[12] += made.busy_us
+            cell[13] += 1
 
 
 def analyze(ledger: Ledger) -> None:
@@ -131,7 +139,7 @@ def analyze(ledger: Ledger) -> None:
         tx.connection.exec_driver_sql("ANALYZE")
 
 
-def registry_events(months: Sequence[Month]) -> list[Event]:
+def registry_events(months: Sequence[Month], zone: str | None = None) -> list[Event]:
     """Keys, projects and prices: told before the first month, one price rises in the second."""
     before = from_us(months[0].first_us) - timedelta(days=1)
     drafts = [say.key_issued(key, before) for key in KEYS]
@@ -146,14 +154,20 @@ def registry_events(months: Sequence[Month]) -> list[Event]:
             key_id=key, project_id=PROJECTS[n % len(PROJECTS)], base=0, version=1
         )
         drafts.append(_draft(f"{key}/assigned", before, assigned))
-    entries = _entries(before, months)
+    if zone is not None:
+        drafts.append(_draft("books", before, BooksSet(base=0, version=1, zone=zone)))
+    entries = _entries(before, months, zone or "Europe/Berlin")
     drafts.append(
         _draft("prices", before, PriceListed(base=0, entries=entries, rerate="the first"))
     )
     return Scribe(REGISTRY_SOURCE).write_all(*drafts)
 
 
-def _entries(before: datetime, months: Sequence[Month]) -> list[PriceEntry]:
+CHARGED: Final = {"gpu_second": "0.0004", "failed_attempt": "0.001", "request": "0.0001"}
+"""What requests of one model are charged for beside their tokens."""
+
+
+def _entries(before: datetime, months: Sequence[Month], zone: str) -> list[PriceEntry]:
     entries = [
         PriceEntry(
             price_id=f"price_{model}",
@@ -165,6 +179,7 @@ def _entries(before: datetime, months: Sequence[Month]) -> list[PriceEntry]:
                 "cached_in": f"0.0{9 - n}",
                 "reasoning_out": f"{9 - n}",
                 "other_out": f"{9 - n}.5",
+                **(CHARGED if n == 1 else {}),
             },
         )
         for n, model in enumerate(MODELS)
@@ -172,7 +187,7 @@ def _entries(before: datetime, months: Sequence[Month]) -> list[PriceEntry]:
     night = Band(
         name="night", days=[1, 2, 3, 4, 5], start=1320, end=1440, per_unit={"other_out": "0.5"}
     )
-    banded = {"bands": [night], "zone": "Europe/Berlin", "price_id": "price_night"}
+    banded = {"bands": [night], "zone": zone, "price_id": "price_night"}
     entries.append(_like(entries[2], before + timedelta(hours=1), **banded))
     rise = from_us(months[min(1, len(months) - 1)].first_us) + timedelta(days=RISE_DAY, minutes=17)
     entries.append(_like(entries[0], rise, price_id="price_risen"))

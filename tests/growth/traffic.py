@@ -27,13 +27,16 @@ Cell = tuple[int, str, str, str]
 
 class Made(NamedTuple):
     """One request: the rows of its events, of itself and of its attempts, in column order; and the
-    cell that it counts in, with its tokens (null: unknown)."""
+    cell that it counts in, with its tokens (null: unknown), how many of its calls failed and how
+    many microseconds it was with a backend (null: unknown)."""
 
     events: list[tuple[object, ...]]
     request: tuple[object, ...]
     attempts: list[tuple[object, ...]]
     cell: Cell
     tokens: tuple[int | None, ...]
+    failed: int
+    busy_us: int | None
 
 
 class Month(NamedTuple):
@@ -136,6 +139,7 @@ class _Life:
         self._tail: tuple[object, ...] = ()
         self._state = self._basis = ""
         self._tokens: tuple[int | None, ...] = (None,) * 5
+        self._busy_us: int | None = None
 
     def _say(self, source: Source, name: str, kind: str, after_us: int, data: str) -> None:
         at = self._us + after_us
@@ -191,6 +195,7 @@ class _Life:
             f'"duration_us":{duration},"overhead_us":{overhead}}}',
         )
         self._chunks = chunks
+        self._busy_us = duration - overhead
 
     def abandon(self, runner: Source) -> None:
         self._state, self._basis = "abandoned", "running"
@@ -227,7 +232,10 @@ class _Life:
             *self._tail,
         )
         cell = (self._us - self._us % HOUR_US, self._key, self._model, self._basis)
-        return Made(self._events, request, self._attempts, cell, self._tokens)
+        failed = self._tried - 1
+        return Made(
+            self._events, request, self._attempts, cell, self._tokens, failed, self._busy_us
+        )
 
 
 def _count(name: str, count: int) -> str:

@@ -40,6 +40,7 @@ FAULTS_SHOWN_MAX = 40
 
 Row = dict[str, Any]
 BUCKETS = ("uncached_in", "cached_in", "cache_write_in", "reasoning_out", "other_out")
+ROLLED = ("requests", *BUCKETS, "failed_attempts", "busy_us", "busy_known")
 
 
 class Measured(msgspec.Struct):
@@ -94,8 +95,8 @@ class Books:
                     "SELECT data FROM events WHERE type = 'tollbook.source.closed.v1'"
                 )
             }
-            hourly = "SELECT key_id, model, basis, requests, {} FROM usage_hourly"
-            self.hourly = [dict(row) for row in db.execute(hourly.format(", ".join(BUCKETS)))]
+            hourly = "SELECT key_id, model, basis, {} FROM usage_hourly"
+            self.hourly = [dict(row) for row in db.execute(hourly.format(", ".join(ROLLED)))]
             self.conflicts = [dict(row) for row in db.execute("SELECT * FROM conflicts")]
             self.duplicates = [dict(row) for row in db.execute("SELECT * FROM duplicates")]
         finally:
@@ -319,7 +320,7 @@ class Check:
         """The roll-up is the sum of the rows, whatever order they came in."""
         said: Counter[tuple[str, ...]] = Counter()
         for cell in self.books.hourly:
-            for bucket in ("requests", *BUCKETS):
+            for bucket in ROLLED:
                 said[cell["key_id"], cell["model"], cell["basis"], bucket] += cell[bucket]
         added: Counter[tuple[str, ...]] = Counter()
         for row in self.books.rows:
@@ -327,6 +328,10 @@ class Check:
             added[(*name, "requests")] += 1
             for bucket in BUCKETS:
                 added[(*name, bucket)] += row[bucket] or 0
+            added[(*name, "failed_attempts")] += max(0, row["attempts"] - 1)
+            if row["duration_us"] is not None and row["overhead_us"] is not None:
+                added[(*name, "busy_us")] += row["duration_us"] - row["overhead_us"]
+                added[(*name, "busy_known")] += 1
         if +said != +added:
             self._say(f"usage_hourly {+(said - added)} over, {+(added - said)} under its rows")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ledger.events import BUCKETS, Draft, Event, RequestAttempted, Usage, payload_of
 from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
-from ledger.folds.usage import ZERO, Cell, Totals, by_bucket, changes, contribution
+from ledger.folds.usage import EMPTY, ZERO, Cell, Rolled, by_bucket, changes, contribution
 from tests.support import events
 from tests.support.events import SOURCE, START, Scribe, after, tokens
 from tests.support.strategies import lives, shuffled
@@ -162,7 +162,7 @@ def test_no_event_lowers_a_total(data: st.DataObject, life: list[Draft]) -> None
     for event in data.draw(shuffled(written(*life))):
         row = fold_request(row, event, payload_of(event))
         found = contribution(row)
-        totals = found[1] if found else ZERO
+        totals = found[1].totals if found else ZERO
         now = (totals.requests, sum(totals.tokens[:3]), sum(totals.tokens[3:]))
         assert all(new >= old for new, old in zip(now, seen, strict=True)), (seen, now)
         seen = now
@@ -180,13 +180,13 @@ def test_requests_do_not_disturb_each_other(data: st.DataObject, count: int) -> 
     assert rows == {name: row_of(life) for name, life in by_id.items()}
 
 
-def summed(parts: Iterable[dict[Cell, Totals]]) -> dict[Cell, Totals]:
+def summed(parts: Iterable[dict[Cell, Rolled]]) -> dict[Cell, Rolled]:
     """All changes added up, cells that come to nothing left out."""
-    total: dict[Cell, Totals] = {}
+    total: dict[Cell, Rolled] = {}
     for part in parts:
         for cell, moved in part.items():
-            total[cell] = total.get(cell, ZERO).plus(moved)
-    return {cell: totals for cell, totals in total.items() if not totals.nothing}
+            total[cell] = total.get(cell, EMPTY).plus(moved)
+    return {cell: rolled for cell, rolled in total.items() if not rolled.nothing}
 
 
 @given(st.data(), st.integers(1, 3))
@@ -206,11 +206,11 @@ def test_roll_up_changes_add_up_to_the_contributions_in_any_batches(
             rows[name] = fold_request(rows.get(name), event, payload_of(event))
         moves.append(changes((before.get(name), row) for name, row in rows.items()))
     end = [
-        (cell, totals)
+        (cell, rolled)
         for row in rows.values()
-        for cell, totals in filter(None, [contribution(row)])
+        for cell, rolled in filter(None, [contribution(row)])
     ]
-    assert summed(moves) == summed({cell: totals} for cell, totals in end)
+    assert summed(moves) == summed({cell: rolled} for cell, rolled in end)
 
 
 def test_a_replay_moves_the_roll_up_by_nothing() -> None:
@@ -221,7 +221,7 @@ def test_a_replay_moves_the_roll_up_by_nothing() -> None:
 def test_a_better_basis_moves_the_request_to_another_cell() -> None:
     given_up, done = folded(events.abandoned("r1")), folded(events.finished("r1"))
     moved = changes([(given_up, done)])
-    assert {cell.basis: totals.requests for cell, totals in moved.items()} == {
+    assert {cell.basis: rolled.totals.requests for cell, rolled in moved.items()} == {
         "running": -1,
         "reported": 1,
     }
@@ -256,7 +256,31 @@ def test_unknown_is_null_and_zero_is_zero() -> None:
     found = contribution(some)
     assert found is not None
     expected: dict[str, int | None] = dict.fromkeys(BUCKETS)
-    assert by_bucket(found[1]) == expected | {"other_out": 0}
+    assert by_bucket(found[1].totals) == expected | {"other_out": 0}
+
+
+def test_calls_that_failed_and_time_with_a_backend_are_rolled_up() -> None:
+    """A request that was never passed on has made no call; an abandoned one has no known time."""
+    rows = [
+        folded(events.finished("r1", attempts=3, duration_us=9, overhead_us=2)),
+        folded(events.finished("r2", attempts=0, duration_us=5, overhead_us=5)),
+        folded(events.finished("r3", attempts=2)),
+        folded(events.accepted("r4"), events.attempted("r4", 3)),
+    ]
+    (rolled,) = changes((None, row) for row in rows).values()
+    assert (rolled.totals.requests, rolled.failed_attempts) == (3, 3)
+    assert (rolled.busy_us, rolled.busy_known, rolled.busy) == (7, 2, 7)
+    assert contribution(rows[3]) is None
+    unknown = contribution(rows[2])
+    assert unknown is not None and unknown[1].busy is None
+
+
+def test_only_a_longer_time_with_a_backend_moves_the_roll_up() -> None:
+    short, long = (
+        folded(events.finished("r1", duration_us=9 + more, overhead_us=2)) for more in (0, 4)
+    )
+    (moved,) = changes([(short, long)]).values()
+    assert moved == Rolled(ZERO, 0, 4, 0)
 
 
 def test_an_end_without_key_or_model_is_a_programming_error() -> None:

@@ -51,7 +51,7 @@ def in_the_ledger(log: list[Event]) -> tuple[int, Totals]:
     total = ZERO
     for row in rows.values():
         cell = contribution(row)
-        total = total if cell is None else total.plus(cell[1])
+        total = total if cell is None else total.plus(cell[1].totals)
     return accepted, total
 
 

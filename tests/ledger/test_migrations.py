@@ -118,6 +118,39 @@ def test_a_first_ledger_with_data_comes_up_with_its_attempts_and_counts_the_same
     assert rebuild(ledger).parted == ()
 
 
+BEFORE_CHARGES = "20261202_months"
+"""The last schema whose roll-up counted requests and tokens only."""
+
+
+def test_a_roll_up_of_before_charges_is_filled_from_the_requests(ledger: Ledger) -> None:
+    """To what the writer makes of the same events: calls that failed, and times that are known of
+    all requests of an hour, of some and of none; what is open counts nowhere."""
+    drafts = []
+    for n in range(40):
+        at, attempts = say.after(600 * n), n % 4
+        took = {"duration_us": 10**6 + n, "overhead_us": n} if n % 3 or n > 30 else {}
+        drafts.append(say.accepted(f"r{n}", at, f"key-{n % 2}"))
+        if n % 10 == 9:
+            drafts.append(say.abandoned(f"r{n}", at, f"key-{n % 2}"))
+        elif n % 10 == 8:
+            drafts.append(say.attempted(f"r{n}", 3, at))
+        else:
+            drafts.append(say.finished(f"r{n}", at, f"key-{n % 2}", attempts=attempts, **took))
+    Feeder(ledger).feed(scribed(drafts))
+    before = rows_of(ledger)
+    counted = {row[-3:] for row in before["usage_hourly"]}
+    assert len(counted) > 5 and any(row[-1] == 0 < row[4] for row in before["usage_hourly"])
+    with ledger.write() as tx:
+        migrate.downgrade(tx.connection, BEFORE_CHARGES)
+        columns = {column["name"] for column in inspect(tx.connection).get_columns("usage_hourly")}
+        assert "requests" in columns and "busy_us" not in columns
+    migrate.bring_up(ledger)
+    assert rows_of(ledger) == before
+    with ledger.read() as read:
+        assert audit(read).clean
+    assert rebuild(ledger).parted == ()
+
+
 def test_a_first_ledger_is_not_read_before_it_is_brought_up(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with open_ledger(path) as ledger, ledger.write() as tx:

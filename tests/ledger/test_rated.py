@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import delete
 
 from ledger.amounts import pico_of
 from ledger.clock import to_us
@@ -15,6 +16,7 @@ from ledger.events import BUCKETS, Basis, BooksSet, Draft, PriceEntry, Usage
 from ledger.events.money import Band
 from ledger.folds.cost import cost_of_rated
 from ledger.folds.rating import Rated, split
+from ledger.sql import tables
 from ledger.sql.attempts import priced_attempts
 from ledger.sql.bill import GROUPS, BillLine, bill
 from ledger.sql.charges import Charge, charges
@@ -307,6 +309,38 @@ def test_charges_beside_tokens(ledger: Ledger, tmp_path: Path) -> None:
         "request": 1,
     }
     assert by_basis["m", "none"].cost is None and by_basis["m", "none"].charges == {}
+
+
+def test_charges_of_whole_hours_are_read_from_the_roll_up(ledger: Ledger, tmp_path: Path) -> None:
+    """A month of a million requests is billed by its hours, whatever there is a price for. So the
+    requests themselves are missed in the hour only in which the price begins."""
+    books = Books(tmp_path, ledger)
+    prices = {"gpu_second": "0.36", "failed_attempt": "0.001"}
+    begin = FIRST + timedelta(minutes=30)
+    books.add(listing([entry("p", begin, "m", per_unit=prices)], START))
+    took: dict[str, Any] = {"duration_us": 2_000_001, "overhead_us": 1_000, "usage": Usage()}
+    moments = [FIRST + timedelta(minutes=40 * n) for n in range(9)]
+    books.add(
+        *(say.finished(f"r{n}", at, attempts=n, **took) for n, at in enumerate(moments)),
+        say.abandoned("gone", moments[-1]),
+    )
+    with ledger.read() as read:
+        before = bill(read, "2026-10", ())
+    assert [line.charges for line in before if line.basis == "reported"] == [
+        {},
+        {"failed_attempt": 28, "gpu_second": 8 * 1_999_001},
+    ]
+    with ledger.write() as tx:
+        tx.execute(delete(tables.requests))
+    with ledger.read() as read:
+        after = bill(read, "2026-10", ())
+    # Of the first hour: r0, ahead of the price, and r1 behind it, whose only call did not fail.
+    assert [line.charges for line in after if line.basis == "reported"] == [
+        {"failed_attempt": 28, "gpu_second": 7 * 1_999_001}
+    ]
+    assert [line for line in after if line.basis != "reported"] == [
+        line for line in before if line.basis != "reported"
+    ]
 
 
 def test_a_charge_says_how_it_came_about(ledger: Ledger, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def expected(log: Iterable[Event]) -> dict[str, tuple[int, Totals]]:
     sums = dict.fromkeys(accepted, ZERO)
     for (key, _), row in rows.items():
         cell = contribution(row)
-        sums[key] = sums[key] if cell is None else sums[key].plus(cell[1])
+        sums[key] = sums[key] if cell is None else sums[key].plus(cell[1].totals)
     return {key: (accepted[key], sums[key]) for key in accepted}
 
 
