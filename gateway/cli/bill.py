@@ -15,14 +15,16 @@ from gateway.cli.options import (
     one_format,
 )
 from gateway.cli.output import Cell, Column, Table, json_text, show
+from gateway.cli.period_words import nothing_words, standing_json, standing_words
 from gateway.cli.place import Place, place_option
 from ledger.amounts import decimal_text, pico_of
 from ledger.clock import SystemClock, to_us
 from ledger.events import BUCKETS
+from ledger.folds.months import standing_of
+from ledger.words import counted
 from ledger.zones import month_of
 
 if TYPE_CHECKING:
-    from ledger.folds.money import Period
     from ledger.sql.bill import BillLine
 
 BASIS_WORDS: Final = {
@@ -57,45 +59,41 @@ def command(
 ) -> None:
     """Print the bill of a month: tokens, requests and exact cost, a line for each basis and price.
 
-    A month that is not closed is open: what it says may still change, and the output says so.
+    A month is open until it is closed: what it says may still change, and the output says so.
     """
     one_format(as_json, as_csv)
     with current_ledger(place) as ledger, ledger.read() as read:
-        from ledger.sql.adjust import period_of
         from ledger.sql.bill import bill
         from ledger.sql.replay import load_book
+        from ledger.sql.unpriced import unpriced_requests
 
         book = load_book(read)
         month = month or month_of(to_us(SystemClock().now()), book.rules.zone)
-        period = period_of(book, month)
         lines = bill(read, month, by, book=book)
+        lacking = any(line.lacks_price for line in lines)
+        unpriced = unpriced_requests(read, book, month).total() if lacking else 0
+    standing = standing_of(book.periods, month)
+    own = standing.own
     if as_json:
         said = {
-            "month": month,
-            "zone": book.rules.zone if period is None else period.zone,
-            "open": period is None,
-            "closed_at": None if period is None else period.closed_at,
-            "root": None if period is None else period.root,
+            **standing_json(standing),
+            "zone": book.rules.zone if own is None else own.zone,
+            "closed_at": None if own is None else own.closed_at,
+            "root": None if own is None else own.root,
+            "unpriced": unpriced,
             "rows": [line_json(line, by) for line in lines],
         }
         click.echo(json_text(said))
         return
-    state = month_words(month, period)
+    state = standing_words(standing)
     if as_csv:
         # A note in the file would be a row to whoever reads it.
         click.echo(f"tollbook: {state}", err=True)
     show(
-        bill_table(lines, by, state, whole=as_csv),
+        bill_table(lines, by, state, whole=as_csv, unpriced=unpriced),
         as_csv=as_csv,
-        empty=f"no request of {month} has an end yet",
+        empty=nothing_words(standing),
     )
-
-
-def month_words(month: str, period: "Period | None") -> str:
-    """Whether a month is open, for whoever reads its numbers. Pure."""
-    if period is None:
-        return f"{month} is open: these numbers may still change"
-    return f"{month} was closed on {period.closed_at:%Y-%m-%dT%H:%M:%SZ}, root {period.root}"
 
 
 def line_json(line: "BillLine", by: Sequence[str]) -> dict[str, object]:
@@ -132,10 +130,16 @@ MICROSECOND_PICO: Final = 1_000_000
 
 
 def bill_table(
-    lines: Sequence["BillLine"], by: Sequence[str], state: str | None = None, *, whole: bool = False
+    lines: Sequence["BillLine"],
+    by: Sequence[str],
+    state: str | None = None,
+    *,
+    whole: bool = False,
+    unpriced: int = 0,
 ) -> Table:
     """The bill as a table: only the columns that it is grouped by, and those that say anything, or
-    (`whole`) all that can. `state` says whether the month is open. Pure."""
+    (`whole`) all that can. `state` says whether the month is open, `unpriced` how many requests
+    have tokens without a price. Pure."""
     columns: list[tuple[Column, str]] = []
     if "project" in by:
         columns += [(Column("project"), "project_id"), (Column("project name"), "project")]
@@ -153,7 +157,7 @@ def bill_table(
     if whole or any(line.corrects is not None for line in lines):
         columns.append((Column("corrects"), "corrects"))
     rows = [tuple(_cell(line, field) for _, field in columns) for line in lines]
-    said = list(notes(lines))
+    said = list(notes(lines, unpriced))
     return Table(
         columns=tuple(column for column, _ in columns),
         rows=tuple(rows),
@@ -174,7 +178,7 @@ def _cell(line: "BillLine", field: str) -> Cell:
     return cell
 
 
-def notes(lines: Iterable["BillLine"]) -> Iterable[str]:
+def notes(lines: Iterable["BillLine"], unpriced: int = 0) -> Iterable[str]:
     """What a reader of the bill must know: totals, what has no price, what a basis means. Pure."""
     lines = list(lines)
     totals: dict[str, int] = {}
@@ -184,13 +188,15 @@ def notes(lines: Iterable["BillLine"]) -> Iterable[str]:
     said = [f"{decimal_text(pico)} {currency}" for currency, pico in sorted(totals.items())]
     if said:
         yield f"Total: {', '.join(said)}"
-    unpriced = [line for line in lines if line.lacks_price]
-    if unpriced:
-        buckets = {bucket for line in unpriced for bucket in line.unpriced}
+    lacking = [line for line in lines if line.lacks_price]
+    if lacking:
+        buckets = {bucket for line in lacking for bucket in line.unpriced}
         kinds = ", ".join(bucket for bucket in BUCKETS if bucket in buckets)
+        has, is_ = ("has", "is") if len(lacking) == 1 else ("have", "are")
+        of = f", with tokens of {counted(unpriced, 'request')}" if unpriced else ""
         yield (
-            f"{len(unpriced)} of {len(lines)} lines have no price"
-            f"{f' for {kinds}' if kinds else ''} and are in no total: "
+            f"{len(lacking)} of {counted(len(lines), 'line')} {has} no price"
+            f"{f' for {kinds}' if kinds else ''} and {is_} in no total{of}: "
             "`tollbook prices set MODEL --in P --out P --from DATE`"
         )
     found = {line.basis for line in lines}

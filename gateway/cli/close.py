@@ -15,6 +15,7 @@ from gateway.cli.sources import checked_reason, find_source
 from ledger.clock import SystemClock
 from ledger.errors import LedgerUnavailable, NotClosable, RegistryRefused
 from ledger.identity import mint_id
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.sql.close import Closing
@@ -77,8 +78,8 @@ def command(
     click.echo(period_pairs(payload))
     if payload.open:
         click.echo(
-            f"{payload.open:,} of its requests have no end yet; what they come to lands in the "
-            "month that is open then"
+            f"{counted(payload.open, 'request')} of the month without an end yet: what comes of "
+            "that lands in the month that is open then"
         )
 
 

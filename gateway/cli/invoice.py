@@ -7,11 +7,15 @@ import click
 
 from gateway.cli.account_facts import Names, find
 from gateway.cli.data import current_ledger
+from gateway.cli.invoice_drafts import drop_drafts
 from gateway.cli.invoice_words import file_name, lost_in_pdf
 from gateway.cli.options import MONTH, json_option
 from gateway.cli.output import Column, Table, json_text, show
+from gateway.cli.period_words import standing_json, standing_words
 from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
+from ledger.folds.months import Standing, standing_of
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.export.statement import Statement
@@ -56,33 +60,48 @@ def command(
     place: Place,
 ) -> None:
     """Write the statement of MONTH for each project and currency: lines with exact amounts, one
-    rounding, and cost by day. Of a month that is open it is a draft."""
+    rounding, and cost by day. Of a month that is open it is a draft; drafts of MONTH that hold no
+    longer are removed, and no other file is touched."""
     from ledger.export.statement import statements
     from ledger.sql.names import names_of
     from ledger.sql.replay import load_book
+    from ledger.sql.unpriced import unpriced_requests
 
     with current_ledger(place) as ledger, ledger.read() as read:
         book = load_book(read)
         named = {kind: names_of(read, kind) for kind in ("project", "organization")}
         wanted = _wanted(book, named, projects)
         found = list(statements(read, book, month, named, wanted))
-    is_open = all(period.month != month for period in book.periods)
+        lacking = unpriced_requests(read, book, month)
+    unpriced = sum(n for project, n in lacking.items() if wanted is None or project in wanted)
+    standing = standing_of(book.periods, month)
     directory = out or place.data / "invoices"
     with progress(f"writing the statements of {month}") as tell:
         files: list[tuple[Path, ...]] = []
         for number, one in enumerate(found):
             files.append(_write(one, directory, formats))
             tell(number + 1, len(found))
+    whose = (None, *book.projects) if wanted is None else wanted
+    written = [path for paths in files for path in paths]
+    is_open = standing.state == "open"
+    removed = drop_drafts(directory, month, whose, written, is_open=is_open)
     if as_json:
         rows = [
             {"files": [str(path) for path in paths], "statement": one}
             for one, paths in zip(found, files, strict=True)
         ]
-        click.echo(json_text({"month": month, "open": is_open, "statements": rows}))
+        said = {
+            **standing_json(standing),
+            "unpriced": unpriced,
+            "statements": rows,
+            "removed": [str(path) for path in removed],
+        }
+        click.echo(json_text(said))
         return
+    yet = " yet" if is_open else ""
     show(
-        _table(month, is_open, found, files),
-        empty=f"nothing of {month} has a line on a statement yet",
+        _table(standing, found, files, unpriced, removed),
+        empty=f"nothing of {month} has a line on a statement{yet}",
     )
 
 
@@ -114,15 +133,30 @@ def _write(one: "Statement", directory: Path, formats: tuple[str, ...]) -> tuple
 
 
 def _table(
-    month: str, is_open: bool, found: "list[Statement]", files: list[tuple[Path, ...]]
+    standing: Standing,
+    found: "list[Statement]",
+    files: list[tuple[Path, ...]],
+    unpriced: int,
+    removed: list[Path],
 ) -> Table:
+    month = standing.month
     said = []
-    if is_open:
+    if standing.state == "open":
         what = "these are drafts" if found else "there may be more"
         said.append(f"{month} is open: {what}; `tollbook close {month}` freezes it")
-    unpriced = sum(one.tokens_unpriced for one in found)
+    elif standing.own is None:
+        said.append(standing_words(standing))
     if unpriced:
-        said.append(f"{unpriced:,} tokens have no price and are in no sum")
+        tokens = sum(one.tokens_unpriced for one in found)
+        said.append(
+            f"without a price and in no sum: {counted(tokens, 'token')} of "
+            f"{counted(unpriced, 'request')}"
+        )
+    if removed:
+        said.append(
+            f"removed {counted(len(removed), 'draft')} of {month} that no longer held: "
+            f"{', '.join(path.name for path in removed)}"
+        )
     if any(path.suffix == ".pdf" for paths in files for path in paths) and any(
         lost_in_pdf(one) for one in found
     ):

@@ -36,9 +36,7 @@ def html(statement: "Statement") -> bytes:
     """The page, in UTF-8. Whatever a name says, it is shown as text."""
     head = escape(title(statement))
     parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        f"<title>{head}</title><style>{_STYLE}</style></head>",
+        begins(title(statement)) + f"<style>{_STYLE}</style></head>",
         f'<body class="{"draft" if statement.is_open else "closed"}"><h1>{head}</h1><dl>',
         *(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in facts(statement)),
         "</dl>",
@@ -57,6 +55,15 @@ def html(statement: "Statement") -> bytes:
     parts += [f'<p class="note">{escape(words)}</p>' for words in notes(statement)]
     parts.append("</body></html>\n")
     return "\n".join(part for part in parts if part).encode()
+
+
+def begins(name: str) -> str:
+    """How every page of that title begins."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        f"<title>{escape(name)}</title>"
+    )
 
 
 def chart(days: Mapping[str, str], currency: str | None) -> str:

@@ -25,6 +25,9 @@ HEADS: Final = ("Description", "Quantity", "Unit price", "per", "Amount")
 
 MICROSECONDS: Final = 1_000_000
 
+UNPRICED: Final = "unpriced"
+"""Stands in the name of a file for the currency of what has no price."""
+
 
 class Row(msgspec.Struct, frozen=True):
     """One row of the table of lines, as texts; `faint` for one that adds nothing to the sum."""
@@ -35,8 +38,12 @@ class Row(msgspec.Struct, frozen=True):
 
 def title(statement: "Statement") -> str:
     """What it is: a statement of a closed month, or the draft of one."""
-    kind = "Draft statement" if statement.is_open else "Statement"
-    return f"{kind} {statement.month}"
+    return draft_title(statement.month) if statement.is_open else f"Statement {statement.month}"
+
+
+def draft_title(month: str) -> str:
+    """What drafts of that month are called, and known by afterwards."""
+    return f"Draft statement {month}"
 
 
 def facts(statement: "Statement") -> Iterator[tuple[str, str]]:
@@ -79,6 +86,11 @@ def notes(statement: "Statement") -> Iterator[str]:
             "This month is open: lines may still change until it is closed "
             f"(tollbook close {statement.month})."
         )
+    if statement.settled_with is not None:
+        yield (
+            f"This month is before {statement.settled_with}, the first that was closed, and was "
+            "settled with it: lines change no more."
+        )
     if any(line.cost is None for line in statement.lines):
         yield "A line without an amount has no price, or nobody could count it; it is in no sum."
     if any(line.kind != "usage" for line in statement.lines):
@@ -94,11 +106,17 @@ def lost_in_pdf(statement: "Statement") -> bool:
 
 def file_name(statement: "Statement") -> str:
     """The name of its file, without the ending: only letters, digits, dots and dashes."""
-    project, currency = statement.project_id or "no-project", statement.currency or "unpriced"
-    return "-".join(
-        "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in part)
-        for part in (statement.month, project, currency)
-    )
+    start = file_start(statement.month, statement.project_id)
+    return start + _plain(statement.currency or UNPRICED)
+
+
+def file_start(month: str, project_id: str | None) -> str:
+    """What the names of all files of a month and project begin with; the currency comes next."""
+    return f"{_plain(month)}-{_plain(project_id or 'no-project')}-"
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)
 
 
 def _cells(line: "Line", currency: str | None) -> tuple[str, str, str, str, str]:

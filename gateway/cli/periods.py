@@ -10,6 +10,8 @@ from gateway.cli.options import MONTH, csv_option, json_option, one_format
 from gateway.cli.output import Column, Table, csv_text, json_text, show
 from gateway.cli.period_words import period_pairs
 from gateway.cli.place import Place, place_option
+from ledger.folds.months import Standing, standing_of
+from ledger.zones import next_month
 
 if TYPE_CHECKING:
     from ledger.folds.book import Book
@@ -45,25 +47,30 @@ def list_periods(as_json: bool, as_csv: bool, place: Place) -> None:
 def show_period(month: str, as_json: bool, place: Place) -> None:
     """Show what was frozen when MONTH was closed."""
     book = registry(place)
-    found = next((one for one in book.periods if one.month == month), None)
-    if found is None:
-        raise Stop(_not_closed(book, month))
+    standing = standing_of(book.periods, month)
+    if standing.own is None:
+        raise Stop(_not_closed(book, standing))
     if as_json:
-        click.echo(json_text({"period": found}))
+        click.echo(json_text({"period": standing.own}))
         return
-    click.echo(period_pairs(found))
+    click.echo(period_pairs(standing.own))
 
 
-def _not_closed(book: "Book", month: str) -> str:
+def _not_closed(book: "Book", standing: Standing) -> str:
+    month = standing.month
+    if standing.settled_with is not None:
+        return (
+            f"{month} is before {standing.settled_with}, the first month that was closed, and was "
+            "settled with it; what is told of it now lands in the month that is open"
+        )
     if not book.periods:
         return f"{month} is open, as no month is closed; `tollbook close {month}` closes it"
-    first, last = book.periods[0].month, book.periods[-1].month
-    if month < first:
-        return (
-            f"{month} is before {first}, the first month that was closed; what is told of it now "
-            "lands in the month that is open"
-        )
-    return f"{month} is open, the last closed month is {last}; `tollbook close {month}` closes it"
+    last = book.periods[-1].month
+    following = next_month(last)
+    return (
+        f"{month} is open, the last closed month is {last}; `tollbook close {following}` closes "
+        f"{'it' if month == following else 'the next'}"
+    )
 
 
 def periods_table(book: "Book") -> Table:

@@ -10,6 +10,7 @@ from gateway.cli.failure import EXIT_FAILED
 from gateway.cli.options import json_option
 from gateway.cli.output import json_text, printable
 from gateway.cli.progress import progress
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,16 +43,26 @@ class Root(click.ParamType):
     metavar="HEX",
     help="The root of the month as it was noted elsewhere when it was closed.",
 )
+@click.option(
+    "--from",
+    "after",
+    type=Root(),
+    multiple=True,
+    metavar="HEX",
+    help="The root of a month whose archive is not here and need not be: the archive of the month "
+    "after it goes on from there.",
+)
 @json_option
-def command(place: Path, root: str | None, as_json: bool) -> int:
+def command(place: Path, root: str | None, after: tuple[str, ...], as_json: bool) -> int:
     """Prove the export in DIR, or all that are below it, from its own files: hashes, the seal of
     the manifest, the root of the month from the heads of its chains, and with an archive every
-    event. Needs no ledger and no network. Says what could not be proven; exit code 1 if anything
-    was changed."""
+    event. Needs no ledger and no network. Archives of several months must follow one another: one
+    that is missing between them is found. Says what could not be proven; exit code 1 if anything
+    was changed or is missing."""
     from ledger.export.verify import verify
 
     with progress("verifying") as tell:
-        found = verify(place, root, progress=tell.step)
+        found = verify(place, root, after=after, progress=tell.step)
     clean = not any(one.findings for one in found)
     if as_json:
         click.echo(json_text({"clean": clean, "exports": [_plain(one) for one in found]}))
@@ -72,8 +83,8 @@ def words_of(found: "Sequence[Verified]") -> str:
         lines += [f"  proven      {words}" for words in one.proven]
         lines += [f"  not proven  {words}" for words in one.unproven]
     wrong = sum(bool(one.findings) for one in found)
-    exports = f"{len(found)} export{'s' * (len(found) != 1)}"
-    lines.append(f"CHANGED: {wrong} of {exports}" if wrong else f"unchanged: {exports}")
+    exports = counted(len(found), "export")
+    lines.append(f"WRONG: {wrong} of {exports}" if wrong else f"unchanged: {exports}")
     return "\n".join(printable(line) for line in lines)
 
 
@@ -83,6 +94,7 @@ def _plain(one: "Verified") -> dict[str, object]:
         "kind": one.kind,
         "month": one.month,
         "root": one.root,
+        "previous_root": one.previous_root,
         "events": one.events,
         "findings": one.findings,
         "proven": one.proven,

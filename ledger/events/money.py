@@ -153,9 +153,10 @@ class PeriodClosed(Payload, frozen=True, kw_only=True):
     `month` is `2026-11` in `zone`, from `start` up to, not including, `end`. `cut` maps a source to
     its last sequence of each topic. `prices` counts the prices of the registry that hold for it,
     `corrections` those of requests that were made before it. `totals` maps a currency to an exact
-    decimal, `tokens` a bucket to a count; `requests` were billed, `unpriced` of them have no price,
-    and `open` had no end yet. `lines` is the hash of its bill, `root` that of the chains' heads at
-    the cut. `base` counts the months closed before.
+    decimal, `tokens` a bucket to a count; `requests` were billed, `unpriced` of them have tokens
+    without a price (older versions counted only those that had no price at all), and `open` had no
+    end yet. `lines` is the hash of its bill, `root` that of the chains' heads at the cut. `base`
+    counts the months closed before.
     """
 
     TYPE: ClassVar[str] = "tollbook.period.closed.v1"

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ledger.amounts import decimal_text, pico_of
 from ledger.clock import to_us
 from ledger.export.columns import KEY_NAME, Column, batch_of
 from ledger.export.sums import BATCH_ROWS
@@ -16,6 +15,7 @@ from ledger.sql.adjust import open_month
 from ledger.sql.bill import BillLine, bill
 from ledger.sql.replay import load_book
 from ledger.sql.session import ReadSession
+from ledger.sql.unpriced import unpriced_requests
 from ledger.zones import month_of, next_month
 
 GROUPS: Final = ("project", "key", "model", "day")
@@ -34,14 +34,11 @@ def bill_lines(read: ReadSession, month: str, book: Book | None = None) -> list[
     return bill(read, month, GROUPS, book=book)
 
 
-def costs_of(lines: Sequence[BillLine]) -> tuple[dict[str, str], int]:
-    """The exact sum per currency, and how many lines lack a price."""
-    sums: dict[str, int] = {}
-    for line in lines:
-        if line.cost is not None and line.currency is not None:
-            sums[line.currency] = sums.get(line.currency, 0) + pico_of(line.cost)
-    unpriced = sum(1 for line in lines if line.lacks_price)
-    return {currency: decimal_text(pico) for currency, pico in sorted(sums.items())}, unpriced
+def unpriced_in(read: ReadSession, month: str, book: Book, lines: Sequence[BillLine]) -> int:
+    """How many requests of `month` have tokens without a price; `lines` are those of its bill."""
+    if not any(line.lacks_price for line in lines):
+        return 0
+    return unpriced_requests(read, book, month).total()
 
 
 def batches_of(lines: Sequence[BillLine], columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ The ledger goes on after an export of an open month. What ended after the export
 difference: it is counted apart, and exporting again takes it in. A closed month stands still.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import msgspec
 
 from ledger.clock import to_us
 from ledger.events import BUCKETS
-from ledger.export.bill import bill_lines, costs_of
+from ledger.export.bill import bill_lines, unpriced_in
 from ledger.export.facts import Month, Span, month_in, prices_before
 from ledger.export.manifest import Manifest, damage
 from ledger.export.sums import Sums, by_request, by_roll_up
+from ledger.sql.bill import BillLine, totals_of
 from ledger.sql.session import ReadSession
 
 
@@ -36,10 +38,10 @@ def check_export(read: ReadSession, directory: Path, manifest: Manifest) -> Chec
     said = Sums(manifest.requests, manifest.tokens, manifest.known)
     differences, newer = damage(directory, manifest), 0
     now = by_roll_up(read, month)
-    if manifest.period == "closed":
+    if manifest.period != "open":
         differences += _otherwise(manifest, month)
         differences += _between(manifest.month, said, now)
-    elif now != said or month.period is not None:
+    elif now != said or month.state != "open":
         position = {source: last["requests"] for source, last in manifest.position.items()}
         reached, newer = by_request(read, _span(manifest), position)
         differences += _between(manifest.month, said, reached)
@@ -50,12 +52,12 @@ def check_export(read: ReadSession, directory: Path, manifest: Manifest) -> Chec
             f"{', '.join(sorted(prices - known))}"
         )
     repriced = len(known - prices)
-    settled = manifest.period == "closed" or month.period is None
-    if settled and not differences and not newer and not repriced:
+    comparable = manifest.period != "open" or month.state == "open"
+    if comparable and not differences and not newer and not repriced:
         lines = bill_lines(read, manifest.month, month.book)
         newer = sum(1 for line in lines if line.kind != "usage") - manifest.corrections
         if not newer:
-            differences += _costs(manifest, *costs_of(lines))
+            differences += _costs(manifest, totals_of(lines), _unpriced(read, manifest, lines))
     return Checked(differences, max(newer, 0), repriced)
 
 
@@ -65,21 +67,31 @@ def _span(manifest: Manifest) -> Span:
 
 
 def _otherwise(manifest: Manifest, month: Month) -> list[str]:
-    """That the month is not closed, or not as the export says."""
-    if month.root == manifest.root:
+    """That the month is not closed or settled, or not as the export says."""
+    if (month.state, month.root) == (manifest.period, manifest.root):
         return []
-    return [
-        f"the export of {manifest.month} says that it is closed with the root {manifest.root}, and "
-        f"the ledger says {'that it is open' if month.root is None else month.root}"
-    ]
+    said, here = (
+        state if root is None else f"{state} with the root {root}"
+        for state, root in ((manifest.period, manifest.root), (month.state, month.root))
+    )
+    return [f"the export of {manifest.month} says that it is {said}, and the ledger says {here}"]
+
+
+def _unpriced(read: ReadSession, manifest: Manifest, lines: Sequence[BillLine]) -> int:
+    """What this format calls unpriced: lines, up to the second."""
+    if manifest.format < 3:
+        return sum(line.lacks_price for line in lines)
+    month = month_in(read, manifest.month)
+    return unpriced_in(read, month.month, month.book, lines)
 
 
 def _costs(manifest: Manifest, cost: dict[str, str], unpriced: int) -> list[str]:
     if (manifest.cost, manifest.unpriced) == (cost, unpriced):
         return []
+    what = "lines" if manifest.format < 3 else "requests"
     return [
         f"the export of {manifest.month} says that it costs {_money(manifest.cost)} with "
-        f"{manifest.unpriced} lines without a price, and the bill says {_money(cost)} with "
+        f"{manifest.unpriced} {what} without a price, and the bill says {_money(cost)} with "
         f"{unpriced}"
     ]
 

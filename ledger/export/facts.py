@@ -11,8 +11,8 @@ import msgspec
 from ledger.clock import from_us, to_us
 from ledger.folds.book import Book
 from ledger.folds.money import Period
+from ledger.folds.months import Standing, State, standing_of
 from ledger.folds.prices import Price
-from ledger.sql.adjust import period_of
 from ledger.sql.rated import frame_of
 from ledger.sql.replay import load_book
 from ledger.sql.session import ReadSession
@@ -23,13 +23,23 @@ Span = tuple[int, int]
 
 
 class Month(msgspec.Struct, frozen=True, kw_only=True):
-    """A month of the books in the zone they are kept in. `period` null: it is open."""
+    """A month of the books in the zone they are kept in. `standing` says whether it is open."""
 
     month: str
     zone: str
     span: Span
     book: Book
-    period: Period | None
+    standing: Standing
+
+    @property
+    def state(self) -> State:
+        """Open, closed, or settled with the first month that was closed."""
+        return self.standing.state
+
+    @property
+    def period(self) -> Period | None:
+        """Its own closing; null if it has none."""
+        return self.standing.own
 
     @property
     def root(self) -> str | None:
@@ -39,12 +49,15 @@ class Month(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def prices(self) -> tuple[Price, ...]:
         """The prices that it is rated by, in the registry's order."""
-        return self.book.prices if self.period is None else self.book.prices[: self.period.prices]
+        held = self.standing.period
+        return self.book.prices if held is None else self.book.prices[: held.prices]
 
     @property
     def closed(self) -> Sequence[Period]:
-        """The closed months up to and with this one; none if it is open."""
-        return () if self.period is None else self.book.periods[: self.period.number]
+        """The closed months whose cuts hold for it, the last one its own or the one that it was
+        settled with; none if it is open."""
+        held = self.standing.period
+        return () if held is None else self.book.periods[: held.number]
 
     @property
     def start(self) -> str:
@@ -64,7 +77,7 @@ def month_in(read: ReadSession, month: str) -> Month:
         zone=frame.zone,
         span=(frame.first_us, frame.after_us),
         book=msgspec.structs.replace(book, rules=frame.book.rules),
-        period=period_of(book, month),
+        standing=standing_of(book.periods, month),
     )
 
 

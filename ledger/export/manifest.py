@@ -8,13 +8,14 @@ so that the audit can read it everywhere.
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from ledger.errors import ExportFailed
+from ledger.folds.months import State
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Raised when a column or a field changes its meaning; a reader refuses what is newer."""
 
 MANIFEST: Final = "manifest.json"
@@ -58,14 +59,16 @@ class ChainHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One month's export in one `kind` of files.
 
-    The month is that of `zone`, from `start` up to, not including, `end` (UTC). `period` is closed
-    if its facts can change no more; then `cut` maps each source to its last sequence of each topic
-    within it, and `root` is the hash of all sources' chains there. Of an open month both are null.
+    The month is that of `zone`, from `start` up to, not including, `end` (UTC). `period` is `open`
+    while its facts can change. Of a month that was `closed`, `cut` maps each source to its last
+    sequence of each topic within it, and `root` is the hash of all sources' chains there. Of others
+    both are null, also of one before the first that was closed, which was `settled` with that.
 
     `requests` counts requests with an end; the `open` ones of the month are in no file. `tokens` is
     the sum per bucket over the `known` rows of that bucket. `corrections` counts the bill's lines
     that correct others. `cost` is the exact sum per currency of all priced lines of the bill,
-    `unpriced` counts the lines without a price. `position` is the last event in the files per
+    `unpriced` counts the requests that have tokens without a price, as a closing counts them (up to
+    format 2: the lines of the bill that have none). `position` is the last event in the files per
     source and topic; `prices` are the ids of the prices that had begun before the month's end. An
     event or price beyond these is newer than the export.
 
@@ -80,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     zone: str
     start: str
     end: str
-    period: Literal["open", "closed"]
+    period: State
     root: str | None
     cut: dict[str, dict[str, int]] | None
     requests: int

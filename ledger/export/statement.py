@@ -12,7 +12,7 @@ from ledger.amounts import decimal_text, money_text, rounded
 from ledger.clock import from_us
 from ledger.events import BUCKETS
 from ledger.folds.book import Book
-from ledger.sql.adjust import period_of
+from ledger.folds.months import State, standing_of
 from ledger.sql.charges import Charge, charges
 from ledger.sql.rated import frame_of
 from ledger.sql.session import ReadSession
@@ -44,7 +44,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
     `exact` is the sum of all lines, `total` what is to be paid after the one rounding, `remainder`
     is total - exact. `days` maps each local day of the month that has any to its exact cost.
-    `tokens_unpriced` have no price and are in no sum. `root` is null while the month is open.
+    `tokens_unpriced` have no price and are in no sum. `period` says whether the month is open;
+    `root` is of a closed one, `settled_with` names the closed month that this one was settled with.
     Instants are UTC, `days` and `month` are of `zone`.
     """
 
@@ -52,7 +53,9 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     zone: str
     start: str
     end: str
+    period: State
     root: str | None
+    settled_with: str | None
     issuer: str | None
     project_id: str | None
     project: str | None
@@ -70,7 +73,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_open(self) -> bool:
         """True if the month may still change."""
-        return self.root is None
+        return self.period == "open"
 
 
 def statements(
@@ -101,7 +104,7 @@ def _statement(
     found: list[Charge],
     named: Mapping[str, Mapping[str, str]],
 ) -> Statement:
-    period = period_of(book, month)
+    standing = standing_of(book.periods, month)
     frame = frame_of(book, month)
     zone, rules = frame.zone, frame.book.rules
     project = None if project_id is None else book.projects.get(project_id)
@@ -117,7 +120,9 @@ def _statement(
         zone=zone,
         start=from_us(frame.first_us).isoformat().replace("+00:00", "Z"),
         end=from_us(frame.after_us).isoformat().replace("+00:00", "Z"),
-        root=None if period is None else period.root,
+        period=standing.state,
+        root=None if standing.own is None else standing.own.root,
+        settled_with=standing.settled_with,
         issuer=rules.issuer,
         project_id=project_id,
         project=named.get("project", {}).get(project_id or ""),

@@ -5,7 +5,7 @@ the files can make them agree with one another; only a root that was noted elsew
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from ledger.events import PeriodClosed
 from ledger.export.archive_columns import ARCHIVE, ARCHIVE_COLUMNS, EVENTS
 from ledger.export.columns import schema_of
 from ledger.export.manifest import MANIFEST, ChainHead, Manifest, damage, read_manifest
+from ledger.words import counted
 
 RUN = 5000
 """Events of an archive that are held at a time."""
@@ -38,7 +39,8 @@ Heads = dict[tuple[str, str], tuple[int, str]]
 
 class Verified(msgspec.Struct, kw_only=True):
     """What came of one export. `findings` is what is wrong; `proven` what holds, and `unproven`
-    what could not be looked at here, in words."""
+    what could not be looked at here, in words. `previous_root` of an archive is that of the month
+    before; null: it is the first."""
 
     directory: Path
     kind: str | None = None
@@ -50,6 +52,7 @@ class Verified(msgspec.Struct, kw_only=True):
     unproven: list[str] = []
     heads: Heads = {}
     before: Heads = {}
+    previous_root: str | None = None
 
     def say(self, words: str) -> None:
         """Note something that is wrong; beyond `FINDINGS_MAX` only that there is more."""
@@ -60,16 +63,22 @@ class Verified(msgspec.Struct, kw_only=True):
 
 
 def verify(
-    place: Path, root: str | None = None, *, progress: Progress = lambda what, done, total: None
+    place: Path,
+    root: str | None = None,
+    *,
+    after: Collection[str] = (),
+    progress: Progress = lambda what, done, total: None,
 ) -> list[Verified]:
     """Verify the export in the directory `place`, or all that are below it.
 
-    `root` is the root of the one closed month in there, noted elsewhere. Raises `ExportFailed` if
-    there is no export at all.
+    `root` is the root of the one closed month in there, noted elsewhere. `after` are roots of
+    months whose archives are not there and need not be: an archive may go on from one of them.
+    Raises `ExportFailed` if there is no export at all, and for `after` without any archive.
     """
     found = [_verify_one(directory, root, progress) for directory in _exports_in(place)]
     found += [_bare(directory) for directory in _without_manifest(place)]
     _compare(found)
+    _in_a_row(found, after)
     months = sorted({one.month for one in found if one.month is not None})
     if root is not None and len(months) > 1:
         raise ExportFailed(
@@ -179,8 +188,8 @@ def _files(directory: Path, manifest: Manifest, found: Verified) -> bool:
         if path.name not in named and not path.name.startswith("."):
             found.say(f"{path} is not named in the manifest: somebody has put it there")
     if not wrong:
-        count = len(manifest.files)
-        found.proven.append(f"{count} file{'s' * (count != 1)} as the manifest's SHA-256 says")
+        count = counted(len(manifest.files), "file")
+        found.proven.append(f"{count} as the manifest's SHA-256 says")
     return not wrong
 
 
@@ -188,10 +197,14 @@ def _root(manifest: Manifest, root: str | None, found: Verified) -> Heads:
     """Make the root anew from the heads of the manifest, and compare it with what is known."""
     if manifest.root is None:
         found.unproven.append(
-            f"more than the files: {manifest.month} is open, and only a closed month has a root"
+            f"more than the files: {manifest.month} is {manifest.period}, and only a closed month "
+            "has a root"
         )
         if root is not None:
-            found.say(f"a root was given, and {manifest.month} is open: it has none yet")
+            yet = " yet" if manifest.period == "open" else ""
+            found.say(
+                f"a root was given, and {manifest.month} is {manifest.period}: it has none{yet}"
+            )
         return {}
     heads = _heads_of(manifest.heads or [], found)
     made = root_of(heads)
@@ -200,7 +213,9 @@ def _root(manifest: Manifest, root: str | None, found: Verified) -> Heads:
     elif _chained(manifest.cut or {}) != _cut_of(heads):
         found.say("the cut in the manifest is not where its heads stand")
     else:
-        found.proven.append(f"the root {made} follows from the heads of {len(heads)} chains")
+        found.proven.append(
+            f"the root {made} follows from the heads of {counted(len(heads), 'chain')}"
+        )
     if root is None:
         found.unproven.append(
             "that nobody wrote all of this anew: compare the root with one that was noted "
@@ -242,6 +257,7 @@ def _archive(
     progress: Progress,
 ) -> None:
     """Make every chain anew from the events, from the heads of the month before to this one's."""
+    found.previous_root = manifest.previous_root
     before = found.before = _heads_of(manifest.before or [], found)
     if manifest.previous_root is None and before:
         found.say("there are heads of months before, and no root of any")
@@ -261,8 +277,8 @@ def _archive(
     found.events = walk.events
     if not walk.broken:
         found.proven.append(
-            f"{walk.events:,} events lead, one by one and with none left out, from where months "
-            f"before ended to the heads of {manifest.month}"
+            f"the way from where months before ended to the heads of {manifest.month}, event by "
+            f"event and with none left out: {counted(walk.events, 'event')}"
         )
     _past(manifest, walk, found)
 
@@ -281,10 +297,6 @@ def _past(manifest: Manifest, walk: "_Walk", found: Verified) -> None:
             f"no closing among the events tells the root {manifest.previous_root}, which the "
             "manifest names as that of the month before"
         )
-    found.unproven.append(
-        "what happened before: the archives of the months up to the one with the root "
-        f"{manifest.previous_root} hold that"
-    )
 
 
 Row = tuple[str, str, int, str, str, str, int, str]
@@ -393,3 +405,52 @@ def _compare(found: Sequence[Verified]) -> None:
         known = roots.setdefault(one.month, one.root)
         if one.root != known:
             one.say(f"another export of {one.month} beside it has the root {known}")
+
+
+def _in_a_row(found: Sequence[Verified], after: Collection[str]) -> None:
+    """Months are closed one after another, and so their archives must follow one another: only the
+    first of them may go on from one that is not there, and those from a root of `after`."""
+    archives = sorted(
+        (one for one in found if one.kind == ARCHIVE and one.month is not None and one.root),
+        key=lambda one: one.month or "",
+    )
+    if not archives:
+        if after:
+            raise ExportFailed(
+                "--from names the root that an archive goes on from, and there is no archive here"
+            )
+        return
+    ends = {one.root: one for one in archives}
+    for one in archives:
+        _follows(one, archives[0], ends, after)
+    for root in sorted(set(after) - {one.previous_root for one in archives}):
+        archives[0].say(f"no archive here goes on from {root}, which was given with --from")
+
+
+def _follows(
+    one: Verified, first: Verified, ends: Mapping[str | None, Verified], after: Collection[str]
+) -> None:
+    before, is_first = one.previous_root, one.month == first.month
+    if before is None:
+        if not is_first:
+            one.say(
+                f"it says that no month was closed before {one.month}, and the archive of "
+                f"{first.month} is beside it"
+            )
+        return
+    beside = ends.get(before)
+    if beside is not None and (beside.month or "") < (one.month or ""):
+        one.proven.append(f"it goes on from {beside.month}, whose archive is beside it")
+    elif before in after:
+        one.proven.append(f"it goes on from the root {before}, which was given with --from")
+    elif not is_first:
+        one.say(
+            f"the archive of the month before {one.month} is missing: none here ends with the root "
+            f"{before}, and earlier ones are here. Put it beside these, or say that it is known "
+            f"elsewhere: --from {before}"
+        )
+    else:
+        one.unproven.append(
+            "what happened before: the archives of the months up to the one with the root "
+            f"{before} hold that"
+        )

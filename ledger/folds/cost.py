@@ -6,6 +6,7 @@ import msgspec
 
 from ledger.events import BUCKETS
 from ledger.folds.rating import Rate, Rated
+from ledger.folds.usage import by_bucket
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -34,3 +35,11 @@ def cost_of(used: Mapping[str, int | None], rate: Rate | None) -> Cost:
 def cost_of_rated(rated: Rated) -> Cost:
     """What one part of the usage costs."""
     return cost_of(rated.used, rated.rate)
+
+
+def lacks_price(rated: Rated) -> bool:
+    """True if tokens were counted here and what they cost is not known, because at least one of
+    them has no price. What nobody could count lacks none."""
+    return cost_of_rated(rated).pico is None and any(
+        count is not None for count in by_bucket(rated.totals).values()
+    )

@@ -15,9 +15,10 @@ from ledger.events.requests import SYSTEM_KEY_ID
 from ledger.folds.accounts import ORGANIZATION, PROJECT, budget_of, held, keys_in
 from ledger.folds.book import Book
 from ledger.folds.cost import cost_of_rated
+from ledger.folds.months import standing_of
 from ledger.folds.rating import Rated, split
 from ledger.sql import tables
-from ledger.sql.adjust import adjustments, period_of
+from ledger.sql.adjust import adjustments
 from ledger.sql.names import KINDS, SYSTEM_NAME, names_of
 from ledger.sql.rated import frame_of, month_lines, rated
 from ledger.sql.session import ReadSession
@@ -213,7 +214,7 @@ def budgets(read: ReadSession, book: Book) -> list[BudgetLine]:
             currency=currency,
             budget=pico,
             used=costs[month].get((project_id, currency), Used()).pico,
-            open=period_of(book, month) is None,
+            open=standing_of(book.periods, month).state == "open",
             **_uncosted(used for name, used in costs[month].items() if name[0] == project_id),
         )
         for month, project_id, currency, pico in sorted(there)

@@ -16,6 +16,7 @@ from ledger.events import Draft, PeriodClosed, Without
 from ledger.folds.book import Book
 from ledger.folds.late import steps
 from ledger.folds.money import Period
+from ledger.folds.months import standing_of
 from ledger.sql import tables
 from ledger.sql.adjust import Foreseen, first_open, period_of
 from ledger.sql.chain import root_at
@@ -109,6 +110,11 @@ def _in_turn(
 ) -> None:
     if period_of(book, month) is not None:
         raise NotClosable(f"{month} is closed already; `tollbook periods show {month}` shows it")
+    if (settled_with := standing_of(book.periods, month).settled_with) is not None:
+        raise NotClosable(
+            f"{month} is before {settled_with}, the first month that was closed, and was settled "
+            "with it; what is told of it now lands in the month that is open"
+        )
     following = first_open(book)
     if following is not None and following != month:
         raise NotClosable(
@@ -119,20 +125,36 @@ def _in_turn(
             f"{month} ends at {shown(end_us)} (zone {book.rules.zone}), which is still to come"
         )
     if following is None:
-        accepted = tables.requests.c.accepted_us
-        oldest = read.value(select(func.min(accepted)))
-        if oldest is not None and oldest < start_us:
-            first = month_of(int(oldest), book.rules.zone)
-            raise NotClosable(
-                f"months are closed one after another, and the first with requests is {first}; "
-                f"close that before {month}"
-            )
-        # A wrong year would else force the closing of every month from there to now.
-        if oldest is not None and oldest >= end_us:
-            first = month_of(int(oldest), book.rules.zone)
-            raise NotClosable(
-                f"{month} is before the first month with requests; begin with that, {first}"
-            )
+        _begins(read, month, (start_us, end_us), book.rules.zone)
+
+
+def _begins(read: ReadSession, month: str, span: tuple[int, int], zone: str) -> None:
+    """Raises `NotClosable` if `month` cannot be the first that is closed."""
+    oldest = read.value(select(func.min(tables.requests.c.accepted_us)))
+    if oldest is not None and oldest < span[0]:
+        raise NotClosable(
+            "months are closed one after another, and the first with requests is "
+            f"{month_of(int(oldest), zone)}; close that before {month}"
+        )
+    # A wrong year would else force the closing of every month from there to now.
+    if oldest is not None and oldest >= span[1]:
+        raise NotClosable(
+            f"{month} is before the first month with requests; begin with that, "
+            f"{month_of(int(oldest), zone)}"
+        )
+    if oldest is not None:
+        return
+    began = read.value(select(func.min(tables.events.c.time_us)))
+    if began is None:
+        raise NotClosable(
+            f"the ledger holds nothing yet, so there is nothing in {month} to close; nothing was "
+            "written"
+        )
+    if began >= span[1]:
+        raise NotClosable(
+            f"{month} is before {month_of(int(began), zone)}, in which this ledger's first event "
+            "is; nothing was there to close, and nothing was written"
+        )
 
 
 def _frozen(

@@ -49,7 +49,7 @@ def costs(
 
 
 def open_from(book: Book) -> int | None:
-    """The instant from which on no month is closed; null if none ever was."""
+    """The instant from which on months are open; null if all of them are."""
     return to_us(book.periods[-1].end) if book.periods else None
 
 
@@ -74,9 +74,9 @@ def _month_at(book: Book, at: int) -> _Month:
             return _Month(period.month, frame.first_us, frame.after_us, frame.book)
     name = month_of(at, book.rules.zone)
     first, after = month_span(name, book.rules.zone)
-    # Months are closed in a row, so what is open lies before all of them or behind.
+    # Months are closed in a row, so what has no closing lies before all of them or behind.
     for period in book.periods:
         start, end = to_us(period.start), to_us(period.end)
         first = max(first, end) if end <= at else first
         after = min(after, start) if start > at else after
-    return _Month(name, first, after, book)
+    return _Month(name, first, after, frame_of(book, name).book)

@@ -9,7 +9,7 @@ from ledger.amounts import decimal_text
 from ledger.clock import to_us
 from ledger.events import BUCKETS
 from ledger.folds.book import Book
-from ledger.folds.cost import cost_of_rated
+from ledger.folds.cost import cost_of_rated, lacks_price
 from ledger.folds.money import Period
 from ledger.folds.rating import Rated
 from ledger.folds.usage import by_bucket
@@ -17,17 +17,21 @@ from ledger.sql.late import LateRow, behind_cuts, late_rows, late_rows_of
 from ledger.sql.projections import LOOKUP_MAX, runs
 from ledger.sql.rated import month_lines
 from ledger.sql.session import ReadSession
+from ledger.sql.unpriced import Unpriced
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
     """What the lines of a month add up to.
 
-    `requests`, those of them without a price and `tokens` by bucket are of its own usage; `totals`,
-    exact decimals by currency, are of all lines. `lines` is the hash of them.
+    `requests`, those of them that are `unpriced`, and `tokens` by bucket are of its own usage;
+    `totals`, exact decimals by currency, are of all lines. `lines` is the hash of them. `wholly`
+    counts the requests on lines none of whose tokens has a price: what older versions called
+    unpriced.
     """
 
     requests: int
     unpriced: int
+    wholly: int
     tokens: dict[str, int]
     totals: dict[str, str]
     lines: str
@@ -35,13 +39,16 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 def month_sums(read: ReadSession, book: Book, month: str) -> Sums:
     """What the bill of `month` adds up to. Raises `BadQuery` for a month that is none."""
-    return sums_of(month_lines(read, book, month, step="day"))
+    unpriced = Unpriced()
+    sums = _sums_of(unpriced.watch(month_lines(read, book, month, step="day")))
+    count = unpriced.requests(read, book, month).total()
+    return msgspec.structs.replace(sums, unpriced=count)
 
 
-def sums_of(lines: Iterable[Rated]) -> Sums:
-    """Lines added up, and their hash: SHA-256 over one JSON array a line."""
+def _sums_of(lines: Iterable[Rated]) -> Sums:
+    """Lines added up, and their hash: SHA-256 over one JSON array a line. `unpriced` is left 0."""
     digest = sha256()
-    requests = unpriced = 0
+    requests = wholly = 0
     tokens = dict.fromkeys(BUCKETS, 0)
     totals: dict[str, int] = {}
     encode = msgspec.json.Encoder().encode
@@ -57,13 +64,14 @@ def sums_of(lines: Iterable[Rated]) -> Sums:
         if one.kind != "usage":
             continue
         requests += one.totals.requests
-        if cost.pico is None and any(count is not None for count in used.values()):
-            unpriced += one.totals.requests
+        if lacks_price(one):
+            wholly += one.totals.requests
         for name, count in used.items():
             tokens[name] += count or 0
     return Sums(
         requests=requests,
-        unpriced=unpriced,
+        unpriced=0,
+        wholly=wholly,
         tokens={name: count for name, count in tokens.items() if count},
         totals={name: decimal_text(totals[name]) for name in sorted(totals)},
         lines=digest.hexdigest(),
@@ -96,6 +104,9 @@ def parted(read: ReadSession, book: Book) -> Iterator[str]:
         now = month_sums(read, book, period.month)
         for name in ("requests", "unpriced", "tokens", "totals", "lines"):
             said, found = getattr(period, name), getattr(now, name)
+            if name == "unpriced" and said == now.wholly:
+                # An older version closed it, and what it counted is frozen too.
+                continue
             if said != found:
                 yield (
                     f"{period.month} was closed with {name} {said}, and its events within the cut "

@@ -97,7 +97,7 @@ def test_what_has_no_price_is_said_and_in_no_total() -> None:
     lines = [line(), line(cost=None, unpriced=("other_out",), basis="counted")]
     said = list(notes(lines))
     assert said[0] == "Total: 0.0000045 USD"
-    assert said[1].startswith("1 of 2 lines have no price for other_out and are in no total")
+    assert said[1].startswith("1 of 2 lines has no price for other_out and is in no total")
     assert said[2].startswith("counted: ")
 
 

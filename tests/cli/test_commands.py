@@ -160,7 +160,7 @@ def test_the_bill_by_day_as_csv_and_as_a_table(data: Path) -> None:
     table = run("bill", "--month", MONTH, "--by", "day", *at(data)).stdout
     line = next(line for line in table.splitlines() if line.startswith("2026-11-04"))
     assert line.split() == ["2026-11-04", *"–––––", "1", "none", "–", "–", "–"]
-    assert "1 of 2 lines have no price for uncached_in, other_out" in table
+    assert "1 of 2 lines has no price for uncached_in, other_out" in table
     assert "no request of 2026-10 has an end yet" in (
         run("bill", "--month", "2026-10", *at(data)).stdout
     )

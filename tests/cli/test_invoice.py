@@ -60,4 +60,12 @@ def test_letters_that_pdf_lacks_are_told_of(tmp_path: Path) -> None:
 def test_an_empty_month_is_an_empty_list(tmp_path: Path) -> None:
     data = lab(tmp_path)
     said = json.loads(tollbook(data, "invoice", "2026-10", "--json").stdout)
-    assert said == {"month": "2026-10", "open": True, "statements": []}
+    assert said == {
+        "month": "2026-10",
+        "open": True,
+        "period": "open",
+        "settled_with": None,
+        "unpriced": 0,
+        "statements": [],
+        "removed": [],
+    }

@@ -81,7 +81,7 @@ def test_every_format_of_a_closed_month_is_proven_offline(
     assert {one["root"] for one in said["exports"]} == {root}
     archive = next(one for one in said["exports"] if one["kind"] == "archive")
     assert archive["events"] > 60, "30 requests of two events, a mark, the registry"
-    assert "one by one and with none left out" in told({"exports": [archive]}, "proven")
+    assert "event by event and with none left out: " in told({"exports": [archive]}, "proven")
     others = [one for one in said["exports"] if one["kind"] != "archive"]
     assert all("--format archive" in told({"exports": [one]}, "unproven") for one in others)
 
@@ -122,7 +122,7 @@ def test_it_says_in_words_what_was_proven_and_what_was_not(made: tuple[Path, str
     result = run("verify", str(directory), "--root", other)
     assert result.exit_code == 1
     assert f"WRONG       the root that was noted elsewhere is {other}, not {root}" in result.stdout
-    assert result.stdout.rstrip().endswith("CHANGED: 1 of 1 export")
+    assert result.stdout.rstrip().endswith("WRONG: 1 of 1 export")
 
 
 def test_what_cannot_be_verified_is_said_in_words(tmp_path: Path) -> None:
@@ -135,6 +135,16 @@ def test_what_cannot_be_verified_is_said_in_words(tmp_path: Path) -> None:
     result = run("verify", str(tmp_path), "--root", "abc")
     assert result.exit_code == 2
     assert "it has 64 hex digits" in result.stderr
+
+
+def test_an_archive_is_told_where_it_may_go_on_from(made: tuple[Path, str]) -> None:
+    data, _ = made
+    other = "ab" * 32
+    result = run("verify", str(data / "exports"), "--from", other)
+    assert result.exit_code == 1
+    assert f"no archive here goes on from {other}, which was given with --from" in result.stdout
+    result = run("verify", str(data / "exports" / "csv"), "--from", other)
+    assert result.exit_code == 1 and "there is no archive here" in result.stderr
 
 
 def test_erasing_a_name_changes_no_export_and_breaks_no_proof(

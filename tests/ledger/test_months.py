@@ -82,7 +82,7 @@ def test_a_closed_source_has_told_all_if_all_has_come(ledger: Ledger) -> None:
     held = gateway.says(say.accepted("r2", NOVEMBER))
     said = gateway.says(say.closed(SOURCE, NOVEMBER, dict(gateway.scribe.last)))
     feeder.feed(said)
-    with pytest.raises(NotClosable, match="1 of the events that it wrote have not come"):
+    with pytest.raises(NotClosable, match="1 of the events that it wrote has not come"):
         close(ledger)
     feeder.feed(held)
     frozen = close(ledger)
@@ -124,6 +124,31 @@ def test_months_are_closed_once_and_in_their_order(ledger: Ledger) -> None:
     with pytest.raises(NotClosable, match="still to come"):
         close(ledger, now=END - timedelta(seconds=1))
     close(ledger)
+    clean(ledger)
+
+
+def test_nothing_is_closed_from_before_the_ledger_began(ledger: Ledger) -> None:
+    """A ledger without requests has no first month with any, and 1970 is not it."""
+    with pytest.raises(NotClosable, match="the ledger holds nothing yet"):
+        close(ledger, "1970-01")
+    priced(ledger)  # told in January
+    gateway = Gateway()
+    Feeder(ledger).feed(gateway.marks(datetime(2026, 2, 3, tzinfo=UTC)))
+    Feeder(ledger, "more").feed(gateway.marks(END))
+    for month in ("1970-01", "2025-12"):
+        with pytest.raises(NotClosable, match="is before 2026-01, in which this ledger's first"):
+            close(ledger, month)
+    assert close(ledger, "2026-02").requests == 0
+    with pytest.raises(NotClosable, match="was settled with it"):
+        close(ledger, "2026-01")
+
+
+def test_an_empty_month_between_two_is_closed_as_any_other(ledger: Ledger) -> None:
+    gateway, feeder = started(ledger)
+    feeder.feed(gateway.says(say.finished("r2", datetime(2027, 1, 5, tzinfo=UTC))))
+    feeder.feed(gateway.marks(datetime(2027, 2, 1, tzinfo=UTC)))
+    months = [close(ledger, month) for month in ("2026-11", "2026-12", "2027-01")]
+    assert [one.requests for one in months] == [1, 0, 1]
     clean(ledger)
 
 

@@ -208,6 +208,70 @@ def test_a_source_that_was_quiet_for_a_month_goes_on_where_it_was(
     assert f"{quiet.source}:2 of requests from another head than a month beside it" in told
 
 
+@pytest.fixture
+def three(books: Books, closed: list[Period], tmp_path: Path) -> tuple[list[Period], list[Path]]:
+    """The archives of three months in a row, beside one another."""
+    periods = [*closed, close(books, 3)]
+    return periods, [archive(books, periods, number, tmp_path / "out") for number in (1, 2, 3)]
+
+
+def test_a_month_that_is_missing_between_two_is_a_finding(
+    three: tuple[list[Period], list[Path]], tmp_path: Path
+) -> None:
+    periods, places = three
+    out, aside = tmp_path / "out", tmp_path / "aside"
+    first, second, third = verify(out)
+    assert words([first, second, third]) == ""
+    assert "it goes on from 2026-11, whose archive is beside it" in second.proven
+    places[1].rename(aside)
+    first, third = verify(out)
+    assert first.findings == []
+    (told,) = third.findings
+    assert "the archive of the month before 2027-01 is missing" in told
+    assert f"--from {periods[1].root}" in told
+    # Unless the operator says that it is elsewhere, and names the very root.
+    found = verify(out, after=[periods[1].root])
+    assert words(found) == "" and "given with --from" in "".join(found[1].proven)
+    other = "ab" * 32
+    told = words(verify(out, after=[other]))
+    assert f"no archive here goes on from {other}" in told and "is missing" in told
+
+
+def test_the_first_archive_may_go_on_from_what_is_not_there(
+    three: tuple[list[Period], list[Path]], tmp_path: Path
+) -> None:
+    """And the months at the end may be gone: nothing here can tell."""
+    periods, places = three
+    out = tmp_path / "out"
+    places[0].rename(tmp_path / "first")
+    second, third = verify(out)
+    assert words([second, third]) == ""
+    assert any("what happened before" in line for line in second.unproven)
+    assert not any("what happened before" in line for line in third.unproven)
+    second, _ = verify(out, after=[periods[0].root])
+    assert second.findings == [] and "given with --from" in "".join(second.proven)
+    places[2].rename(tmp_path / "third")
+    assert words(verify(out)) == ""
+
+
+def test_of_two_archives_that_say_to_be_the_first_the_later_is_wrong(
+    three: tuple[list[Period], list[Path]], tmp_path: Path
+) -> None:
+    _, places = three
+    manifest = msgspec.structs.replace(read_manifest(places[1]), previous_root=None, before=None)
+    (places[1] / MANIFEST).write_bytes(manifest.encode())
+    _, second, _ = verify(tmp_path / "out")
+    assert "no month was closed before 2026-12, and the archive of 2026-11" in words([second])
+
+
+def test_roots_to_go_on_from_need_an_archive(
+    books: Books, closed: list[Period], tmp_path: Path
+) -> None:
+    figures(books, closed[0], tmp_path)
+    with pytest.raises(ExportFailed, match="there is no archive here"):
+        verify(tmp_path, after=[closed[0].root])
+
+
 def test_a_root_noted_elsewhere_is_compared(
     books: Books, closed: list[Period], tmp_path: Path
 ) -> None:

@@ -76,10 +76,12 @@ def _definition(
 
 
 def _recency(month: Month, instance: str, last_us: int | None) -> dict[str, Any]:
-    """Until when the rows are known, and that they change no more once the month is closed."""
-    closed = month.period is not None
-    if month.period is not None:
-        updated = month.period.closed_at
+    """Until when the rows are known, and that they change no more once the month is closed, or
+    settled with the first that was."""
+    held = month.standing.period
+    closed = held is not None
+    if held is not None:
+        updated = held.closed_at
     else:
         updated = from_us(month.span[0] if last_us is None else last_us)
     at = f"{updated:%Y-%m-%dT%H:%M:%SZ}"
