@@ -4,10 +4,8 @@ from Kafka."""
 import asyncio
 from typing import Final
 
-import msgspec
-
 from gateway.cli.place import Place
-from ledger.folds.routing import RoutingView, view_of
+from ledger.folds.routing import RoutingView, readable_views
 from streams.local.layout import Layout
 from streams.log.lock import held
 from streams.log.reader import SpoolReader
@@ -39,11 +37,4 @@ def views_of(place: Place) -> dict[tuple[str, str], RoutingView]:
         return recall(Layout(place.data))
     from streams.kafka.read import latest_values
 
-    found = {}
-    for value in asyncio.run(latest_values(access, ROUTING, "backends")).values():
-        try:
-            view = view_of(value)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-        found[view.backend_id, view.gateway] = view
-    return found
+    return readable_views(asyncio.run(latest_values(access, ROUTING, "backends")).values())

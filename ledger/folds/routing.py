@@ -75,6 +75,18 @@ def view_of(value: bytes) -> RoutingView:
     return _decoder.decode(value)
 
 
+def readable_views(values: Iterable[bytes]) -> dict[tuple[str, str], RoutingView]:
+    """`values` as views by backend and gateway; what cannot be read is left out."""
+    found = {}
+    for value in values:
+        try:
+            view = view_of(value)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        found[view.backend_id, view.gateway] = view
+    return found
+
+
 def view_key(said: BackendObserved) -> str:
     """The key of this view in the topic routing-state."""
     return f"{said.backend_id}/{said.gateway}"

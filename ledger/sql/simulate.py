@@ -5,11 +5,10 @@ from datetime import datetime
 
 import msgspec
 
-from ledger.amounts import decimal_text, pico_of
 from ledger.clock import from_us
 from ledger.folds.book import Book
 from ledger.folds.prices import Price
-from ledger.sql.bill import BillLine, lines_of
+from ledger.sql.bill import BillLine, lines_of, totals_of
 from ledger.sql.rated import Frame, frame_of, rated
 from ledger.sql.session import ReadSession
 
@@ -53,8 +52,8 @@ def simulated(
             key_id=key_id,
             name=name,
             model=model,
-            before=_costs(sides[0].get((key_id, name, model), [])),
-            after=_costs(sides[1].get((key_id, name, model), [])),
+            before=totals_of(sides[0].get((key_id, name, model), [])),
+            after=totals_of(sides[1].get((key_id, name, model), [])),
             unpriced_before=_unpriced(sides[0].get((key_id, name, model), [])),
             unpriced_after=_unpriced(sides[1].get((key_id, name, model), [])),
         )
@@ -86,14 +85,6 @@ def _by_key(lines: Sequence[BillLine]) -> dict[_Of, list[BillLine]]:
     for line in lines:
         found.setdefault((line.key_id or "", line.name, line.model or ""), []).append(line)
     return found
-
-
-def _costs(lines: Sequence[BillLine]) -> dict[str, str]:
-    sums: dict[str, int] = {}
-    for line in lines:
-        if line.cost is not None and line.currency is not None:
-            sums[line.currency] = sums.get(line.currency, 0) + pico_of(line.cost)
-    return {currency: decimal_text(pico) for currency, pico in sorted(sums.items())}
 
 
 def _unpriced(lines: Sequence[BillLine]) -> int:

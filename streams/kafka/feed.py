@@ -22,7 +22,7 @@ from ledger.errors import LedgerError, MalformedEvent
 from ledger.folds.book import Book
 from ledger.folds.book_entries import BookPages
 from ledger.folds.live import KeyUsage, usage_of
-from ledger.folds.routing import RoutingView, view_of
+from ledger.folds.routing import RoutingView, readable_views
 from streams.errors import KafkaError, LogError
 from streams.kafka import snapshot
 from streams.kafka.access import KafkaAccess
@@ -186,14 +186,7 @@ class Feed:
 
     def routing(self) -> dict[tuple[str, str], RoutingView]:
         """Every view of every backend, by backend and gateway; what cannot be read is left out."""
-        found = {}
-        for value in self._known.values[ROUTING].values():
-            try:
-                view = view_of(value)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
-            found[view.backend_id, view.gateway] = view
-        return found
+        return readable_views(self._known.values[ROUTING].values())
 
     def usage(self, key_id: str) -> KeyUsage | None:
         """The live totals of one key; null if there are none that can be read."""

@@ -24,6 +24,7 @@ from ledger.errors import LedgerUnavailable, PositionMoved
 from ledger.sql.chain import STEP, advance
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.writer import Batch, LedgerWriter, Poison, Written
+from ledger.words import counted
 from streams.errors import KafkaError, StreamStopped, TopicsWrong
 from streams.kafka.access import KafkaAccess, consumer_options
 from streams.kafka.admin import check_topics, retentions
@@ -31,6 +32,7 @@ from streams.kafka.deadletter import LetterBox
 from streams.kafka.portions import ROLE, Partition, Portion, portion_of
 from streams.kafka.read import hush, in_words, stop
 from streams.kafka.watchdog import Watchdog
+from streams.local.process import Once, against
 from streams.topics import LEDGER_TOPICS
 
 BATCH_EVENTS_MAX: Final = 12_000
@@ -102,7 +104,7 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
         self._clock = clock
         self._say = say
         self._options = options
-        self._said: set[str] = set()
+        self._once = Once(say)
         self._names = {access.topic(name): name for name in LEDGER_TOPICS}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._ledger: Ledger | None = None
@@ -284,8 +286,9 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
         if len(self._poisoned) > most:
             last = letters[-1]
             raise StreamStopped(
-                f"{len(self._poisoned)} records within a minute are no events, and {most} are set "
-                f"as the most; the last is {last.place}: {last.reason}. Something writes to "
+                f"{counted(len(self._poisoned), 'record')} within a minute "
+                f"{'is no event' if len(self._poisoned) == 1 else 'are no events'}, and {most} are "
+                f"set as the most; the last is {last.place}: {last.reason}. Something writes to "
                 "these topics that should not, or readers have to be upgraded first; nothing is "
                 "lost. --poison-max-per-minute sets another bound"
             )
@@ -339,8 +342,8 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
         if written.conflicts:
             logs = ", ".join(sorted({portion.batch.log for portion in portions}))
             self._say(
-                f"{written.conflicts} records of {logs} contradict what the ledger holds, or are "
-                "none; they are set aside, see `tollbook audit` and `tollbook dead-letters list`"
+                f"{logs}: {against(written.conflicts)}, see `tollbook audit` and `tollbook "
+                "dead-letters list`"
             )
 
     async def _take_up(self) -> None:
@@ -479,13 +482,8 @@ class KafkaWriter(ConsumerRebalanceListener):  # type: ignore[misc]
         if self.waiting:
             self.waiting.difference_update(what)
             if not self.waiting:
-                self._said.clear()
+                self._once.forget()
                 self._say("going on")
-
-    def _once(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
-            self._say(words)
 
     async def _in_thread(self, do: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)

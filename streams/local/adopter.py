@@ -9,19 +9,17 @@ which nobody could ever read, is cut off and kept aside.
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from ledger.events import Draft
 from ledger.sql.session import Ledger, ReadSession
 from ledger.sql.sources import closed_by, last_heard, last_sequences, open_requests
 from streams.adoption import OpenRequest, abandoned, closed
-from streams.local.follower import Follower, Say
+from streams.local.follower import Follower
+from streams.local.process import Say
+from streams.local.spools import died, mark_adopted, testify
 from streams.local.torn import cut_torn_tail
 from streams.log.heads import heads_of
-from streams.log.spool import ADOPTED, RESERVE, SpoolWriter
-
-DRAFTS_IN_ONE_APPEND: Final = 200
-"""About 150 kB: far below the largest frame, even if every model name is a long one."""
+from streams.log.spool import SpoolWriter
 
 
 class Adopter:
@@ -45,14 +43,10 @@ class Adopter:
             with self._ledger.read() as read:
                 drafts = self._closing(read, dead)
             if drafts:
-                own = self._own()
-                for start in range(0, len(drafts), DRAFTS_IN_ONE_APPEND):
-                    own.append(*drafts[start : start + DRAFTS_IN_ONE_APPEND])
-                own.sync()
+                testify(self._own(), drafts)
             # If the mark below cannot be made on a full disk, trying again must not fill it more.
             self._closed.add(dead.directory)
-        (dead.directory / ADOPTED).touch()
-        (dead.directory / RESERVE).unlink(missing_ok=True)
+        mark_adopted(dead.directory)
 
     def _closing(self, read: ReadSession, dead: Follower) -> list[Draft]:
         """All that has to be said so that nothing of the dead spool stays open."""
@@ -76,10 +70,5 @@ class Adopter:
             heads = heads_of(dead.reader, source, last)
             drafts.append(closed(source, last, time, self._own().source, heads=heads))
         if drafts:
-            count = len(open_now)
-            rest = (
-                f"its {count} open requests are closed as abandoned, with the last running totals "
-                "that it wrote"
-            )
-            self._say(f"{source} died; {rest if count else 'it left no request open'}")
+            self._say(died(source, len(open_now)))
         return drafts

@@ -15,19 +15,17 @@ from ledger.events import Event, same_fact
 from ledger.sql.replay import registry_facts
 from ledger.sql.session import Ledger
 from ledger.sql.writer import Batch, LedgerWriter, Poison, Said, said_by
+from ledger.words import counted
 from streams.adoption import SpoolLife
 from streams.local.layout import REGISTRY_LOG_NAME, log_name
+from streams.local.process import Once, Say, against
+from streams.local.spools import ConsumedMark
 from streams.log.reader import Chunk, SpoolReader
 from streams.log.registry import read_registry
-from streams.log.spool import ADOPTED, CONSUMED, segment_name
+from streams.log.spool import ADOPTED, segment_name
 
 BATCH_EVENTS_MAX: Final = 12_000
 """Events in one transaction: a quarter of a second of work, after which others get the ledger."""
-
-SAID_MAX: Final = 1000
-"""Different things that one log remembers to have said; a log in such a state repeats itself."""
-
-Say = Callable[[str], None]
 
 
 class _Log:
@@ -37,7 +35,7 @@ class _Log:
         self.name = name
         self._writer = writer
         self._say = say
-        self._said: set[str] = set()
+        self.once = Once(say)
         self._stuck_at: int | None = None
         self.position = writer.position(name)
 
@@ -48,9 +46,10 @@ class _Log:
         """
         poison = [Poison(bad.offset, bad.reason, bad.record) for bad in chunk.poison]
         if poison:
+            bad = counted(len(poison), "record is no event and is", "records are no events and are")
             self.once(
-                f"{self.name}: {len(poison)} records are no events and are set aside, the first at "
-                f"offset {poison[0].offset}: {poison[0].reason}"
+                f"{self.name}: {bad} set aside, the first at offset {poison[0].offset}: "
+                f"{poison[0].reason}"
             )
         if chunk.missing is not None:
             words = (
@@ -85,8 +84,8 @@ class _Log:
             return []
         if written.conflicts:
             self._say(
-                f"{self.name}: {written.conflicts} records up to {next_offset} contradict what the "
-                "ledger holds, or are none; they are set aside, see `tollbook audit`"
+                f"{self.name}: up to {next_offset}, {against(written.conflicts)}, see `tollbook "
+                "audit`"
             )
         self.position = next_offset
         return said
@@ -99,15 +98,6 @@ class _Log:
         self.once(f"{self.name}: {newer}; it is read no further, nothing of it is lost")
         if known:
             self._writer.write(Batch(self.name, self.position, self.position, known))
-
-    def once(self, words: str) -> bool:
-        """Say `words` unless this log has said them before; true if it had not."""
-        if words in self._said:
-            return False
-        if len(self._said) < SAID_MAX:
-            self._said.add(words)
-        self._say(words)
-        return True
 
 
 class RegistryFollower(_Log):
@@ -196,8 +186,7 @@ class Follower(_Log):
         self.reader = SpoolReader(directory)
         self.life = SpoolLife()
         self.behind = self.forgot = self.broken = self.failing = False
-        self._consumed_fd = -1
-        self._told = -1
+        self._consumed = ConsumedMark(directory)
         if not (directory / ADOPTED).exists():
             self._recall()
 
@@ -245,9 +234,7 @@ class Follower(_Log):
     def close(self) -> None:
         """Let go of the open files."""
         self.reader.close()
-        if self._consumed_fd >= 0:
-            os.close(self._consumed_fd)
-            self._consumed_fd = -1
+        self._consumed.close()
 
     def _recall(self) -> None:
         """Before the first pump: what the part that the ledger has already taken left open."""
@@ -290,10 +277,5 @@ class Follower(_Log):
 
     def _tell_consumed(self) -> None:
         """Tell the spool's writer how far the ledger is; only after the ledger has committed."""
-        if self._told == self.position or self.behind:
-            return
-        if self._consumed_fd < 0:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-            self._consumed_fd = os.open(self.directory / CONSUMED, flags, 0o666)
-        os.pwrite(self._consumed_fd, self.position.to_bytes(8, "big"), 0)
-        self._told = self.position
+        if not self.behind:
+            self._consumed.tell(self.position)

@@ -11,10 +11,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from ledger.clock import Clock
+from ledger.words import counted
 from streams.local.layout import Layout
 from streams.log.lock import FileLock
 
@@ -25,6 +28,9 @@ IDLE_PAUSE_SECONDS: Final = 0.25
 
 TROUBLE_PAUSE_SECONDS_MAX: Final = 5.0
 """The longest wait after an error: the ledger may be locked by a rebuild, the disk may be full."""
+
+SAID_MAX: Final = 1000
+"""Different things of one log that are remembered to have been said."""
 
 NICENESS: Final = 15
 """The gateway goes first on a busy machine: the ledger may be seconds behind, an answer may not."""
@@ -62,6 +68,55 @@ class Stop:
         self.asked = True
 
 
+def against(conflicts: int) -> str:
+    """That so many records cannot be true beside what the ledger holds, in words. Pure."""
+    one = "record contradicts what the ledger holds, or is no event; it is set aside"
+    many = "records contradict what the ledger holds, or are no events; they are set aside"
+    return counted(conflicts, one, many)
+
+
+class Once:
+    """Says each thing once: a log in a bad state would repeat itself for ever. Beyond `SAID_MAX`
+    different things it does."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._said: set[str] = set()
+
+    def __call__(self, words: str) -> bool:
+        """Say `words` unless that was done before; true if it was not."""
+        if words in self._said:
+            return False
+        if len(self._said) < SAID_MAX:
+            self._said.add(words)
+        self._say(words)
+        return True
+
+    def forget(self) -> None:
+        """All is well again: what comes from now on is news."""
+        self._said.clear()
+
+
+class Due:
+    """What is to be done every so often, and when each of it was done last."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._done: dict[str, float] = {}
+
+    def now(self, what: str, every_seconds: float) -> bool:
+        """True if `what` is due, which it then is no more; at first everything is."""
+        at = self._clock.monotonic()
+        if at - self._done.get(what, float("-inf")) < every_seconds:
+            return False
+        self._done[what] = at
+        return True
+
+    def put_off(self, what: str, seconds: float) -> None:
+        """Do `what`, which was due, later than else by `seconds`."""
+        self._done[what] += seconds
+
+
 def speaker(name: str) -> Say:
     """Says one line on standard error, as the process `name`.
 
@@ -87,3 +142,22 @@ def wait_for_lock(layout: Layout, stop: Stop, say: Say) -> FileLock | None:
             told = True
         stop.wait(IDLE_PAUSE_SECONDS)
     return None
+
+
+@contextmanager
+def alone(layout: Layout, say: Say, *, watch_stdin: bool) -> Iterator[Stop | None]:
+    """Be the one that empties the spools of a data directory for the length of the block, which is
+    given what may end it; null if that was asked before nobody else was at work. Blocks until then.
+    """
+    layout.make()
+    os.nice(NICENESS)
+    stop = Stop(watch_stdin=watch_stdin)
+    stop.install()
+    lock = wait_for_lock(layout, stop, say)
+    if lock is None:
+        yield None
+        return
+    try:
+        yield stop
+    finally:
+        lock.release()

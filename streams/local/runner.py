@@ -5,46 +5,37 @@ that died, and deletes what is old. It keeps no state of its own: all it knows i
 on disk, so it may be killed at any moment and started again.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from ledger.clock import Clock, SystemClock
 from ledger.errors import LedgerError, PositionMoved
-from ledger.identity import mint_id
 from ledger.sql.chain import STEP, advance
 from ledger.sql.claim import claim
 from ledger.sql.reconcile import latest
 from ledger.sql.session import Ledger, open_ledger
 from ledger.sql.sources import open_requests
 from ledger.sql.writer import LedgerWriter
-from streams.adoption import closed
 from streams.errors import RunnerError, StreamsError
 from streams.local.adopter import Adopter
-from streams.local.follower import Follower, RegistryFollower, Say
+from streams.local.follower import Follower, RegistryFollower
 from streams.local.layout import Layout
 from streams.local.process import (
     IDLE_PAUSE_SECONDS,
-    NICENESS,
     TROUBLE_PAUSE_SECONDS_MAX,
+    Due,
+    Say,
     Stop,
+    alone,
     speaker,
-    wait_for_lock,
 )
 from streams.local.reckoned import write_reckoned
-from streams.local.retention import KEEP_BYTES, carry_out, clear_leftovers, look, plan
+from streams.local.retention import KEEP_BYTES
 from streams.local.routed import Routed
-from streams.log.lock import FileLock, held
-from streams.log.spool import ADOPTED, LOCK, Durability, SpoolWriter
-
-OWN_RESERVE_BYTES: Final = 1 << 16
-"""The runner's own spool only ever gets closings; all of them together are small."""
-
-LOOK_SECONDS: Final = 0.25
-"""How often it looks for new spools: a new key works within a second, and so does its first use."""
-ADOPT_SECONDS: Final = 0.5
-RETENTION_SECONDS: Final = 10.0
+from streams.local.spools import ADOPT_SECONDS, LOOK_SECONDS, RETENTION_SECONDS, Spools
+from streams.log.lock import FileLock
+from streams.log.spool import Durability
 
 ROUTED_SECONDS: Final = 0.5
 """How often views of backends go into their file: gateways say them every two seconds."""
@@ -82,37 +73,40 @@ class Runner:
         self._ledger = ledger
         self._clock = clock
         self._say = say
-        self._name = name
-        self._keep_bytes = keep_bytes
-        self._durability = durability
         self._writer = LedgerWriter(ledger, clock)
         self._registry = self._registry_follower()
-        self._followers: dict[str, Follower] = {}
-        self._settled: set[str] = set()
-        self._unreadable: set[str] = set()
-        self._own: SpoolWriter | None = None
-        self._adopter = Adopter(ledger, self._own_spool, say)
         self._routed = Routed(layout, say)
-        self._due = dict.fromkeys(
-            ("look", "adopt", "retain", "compare", "chain", "routed"), float("-inf")
+        self._spools = Spools(
+            layout,
+            clock,
+            say,
+            self._follow,
+            lambda follower: follower.position,
+            owner=f"/runner/{name}",
+            taken="taken",
+            keep_bytes=keep_bytes,
+            durability=durability,
         )
+        self._followers = self._spools.followers
+        self._adopter = Adopter(ledger, self._spools.own_spool, say)
+        self._due = Due(clock)
 
     def step(self) -> bool:
         """One round over all logs. True if anything moved. Raises what ledger and disk raise."""
-        if self._is_due("look", LOOK_SECONDS):
-            self._look()
+        if self._due.now("look", LOOK_SECONDS):
+            self._spools.look()
         moved = self._registry.pump()
         for follower in list(self._followers.values()):
             moved |= self._pump(follower)
-        if self._is_due("adopt", ADOPT_SECONDS):
+        if self._due.now("adopt", ADOPT_SECONDS):
             moved |= self._adopt()
-        if self._is_due("retain", RETENTION_SECONDS):
-            self._retain()
-        if self._is_due("compare", COMPARE_SECONDS):
+        if self._due.now("retain", RETENTION_SECONDS):
+            self._spools.retain()
+        if self._due.now("compare", COMPARE_SECONDS):
             self._compare()
-        if self._is_due("chain", CHAIN_SECONDS):
+        if self._due.now("chain", CHAIN_SECONDS):
             advance(self._ledger, STEP)
-        if self._is_due("routed", ROUTED_SECONDS):
+        if self._due.now("routed", ROUTED_SECONDS):
             self._routed.write(self._clock.now())
         return moved
 
@@ -121,7 +115,7 @@ class Runner:
 
         What living writers add meanwhile is left for later, so that this comes to an end.
         """
-        self._look()
+        self._spools.look()
         self._registry.pump()
         followers = list(self._followers.values())
         ends = [follower.end() for follower in followers]
@@ -132,91 +126,53 @@ class Runner:
                 if progress is not None:
                     progress(done + follower.position - start, total)
             done += end - start
-        if self._adopt() and self._own is not None:
-            self._drain(self._followers[self._own.directory.name])
+        if self._adopt() and self._spools.own is not None:
+            self._drain(self._followers[self._spools.own.directory.name])
         self._routed.write(self._clock.now())
-        self._retain()
+        self._spools.retain()
 
     def live(self) -> list[str]:
         """The names of the spools, other than our own, whose writers live."""
-        return [
-            name
-            for name, follower in self._followers.items()
-            if not self._is_own(follower) and held(follower.directory / LOCK)
-        ]
+        return self._spools.live()
 
     def close(self) -> None:
         """The orderly end: close our own source, with its last word in the ledger."""
-        own = self._own
-        if own is not None:
-            try:
-                last, heads, now = own.last(), own.heads(), self._clock.now()
-                own.append(closed(own.source, last, now, "itself", heads=heads))
-                own.sync()
-                follower = self._followers[own.directory.name]
-                self._drain(follower)
-                if follower.position == own.written_bytes():
-                    (own.directory / ADOPTED).touch()
-            finally:
-                self._own = None
-                own.close()
-        for follower in self._followers.values():
-            follower.close()
+        try:
+            own = self._spools.say_last()
+            if own is not None:
+                self._drain(own)
+                self._spools.settle_own(own)
+        finally:
+            self._spools.close()
         self._routed.write(self._clock.now())
 
     def forget(self) -> None:
         """Start over from what the ledger says: another writer has moved a position."""
-        for follower in self._followers.values():
-            follower.close()
-        self._followers.clear()
+        self._spools.forget()
         self._registry = self._registry_follower()
-        self._look()
+        self._spools.look()
 
     def _registry_follower(self) -> RegistryFollower:
         return RegistryFollower(self._layout.registry_log, self._ledger, self._writer, self._say)
+
+    def _follow(self, directory: Path) -> Follower:
+        return Follower(directory, self._writer, self._say, self._open_in_ledger, self._routed.take)
 
     def _open_in_ledger(self, source: str) -> list[str]:
         with self._ledger.read() as read:
             return [row.request_id for row in open_requests(read, source)]
 
-    def _is_due(self, what: str, every_seconds: float) -> bool:
-        now = self._clock.monotonic()
-        if now - self._due[what] < every_seconds:
-            return False
-        self._due[what] = now
-        return True
-
-    def _look(self) -> None:
-        for directory in self._layout.spool_directories():
-            name = directory.name
-            if name in self._followers or name in self._settled:
-                continue
-            try:
-                self._followers[name] = Follower(
-                    directory, self._writer, self._say, self._open_in_ledger, self._routed.take
-                )
-            except OSError as wrong:
-                if name not in self._unreadable:
-                    self._say(f"{directory} cannot be read: {wrong}; the other spools are")
-                self._unreadable.add(name)
-
     def _pump(self, follower: Follower) -> bool:
-        """One chunk of one spool. A disk that fails under one spool must not stop the others."""
+        """One chunk of one spool. True if anything moved."""
         try:
             moved = follower.pump()
             follower.failing = False
             if moved:
                 return True
         except OSError as wrong:
-            follower.failing = True
-            if follower.directory.exists():
-                follower.once(f"{follower.name} cannot be read or marked: {wrong}")
-            else:
-                self._drop(follower)
-                self._say(f"{follower.name} was removed; what was not taken yet is lost")
+            self._spools.failed(follower, wrong)
             return False
-        if not follower.halted and (follower.directory / ADOPTED).exists():
-            self._settle(follower)
+        self._spools.settle_if_adopted(follower)
         return False
 
     def _drain(self, follower: Follower) -> None:
@@ -229,47 +185,11 @@ class Runner:
         All of them are read to their ends before the first is closed: one of them may be that of
         a runner that had begun to close another.
         """
-        dead: list[tuple[Follower, FileLock]] = []
-        try:
-            for follower in self._followers.values():
-                if follower.directory.exists():
-                    lock = FileLock.take(follower.directory / LOCK)
-                    if lock is not None:
-                        dead.append((follower, lock))
-            for follower, _ in dead:
+        with self._spools.dead(self._followers.values()) as dead:
+            for follower in dead:
                 self._drain(follower)
-            whole = [f for f, _ in dead if not f.halted and not f.failing]
-            for follower in whole:
-                if follower.directory.name in self._followers:
-                    self._adopter.adopt(follower)
-                    self._settle(follower)
-            return bool(whole)
-        finally:
-            for _, lock in dead:
-                lock.release()
-
-    def _settle(self, follower: Follower) -> None:
-        """Nothing more will come of this spool: it is adopted, and the ledger has all of it."""
-        self._settled.add(follower.directory.name)
-        self._drop(follower)
-
-    def _drop(self, follower: Follower) -> None:
-        follower.close()
-        self._followers.pop(follower.directory.name, None)
-
-    def _retain(self) -> None:
-        now = self._clock.now().timestamp()
-        clear_leftovers(self._layout.leftovers(), now)
-        spools = []
-        for directory in self._layout.spool_directories():
-            follower = self._followers.get(directory.name)
-            if directory.name in self._settled:
-                spools.append(look(directory, consumed=1 << 63, needed_from=None, settled=True))
-            elif follower is not None:
-                needed = follower.life.oldest_open()
-                consumed = follower.position
-                spools.append(look(directory, consumed=consumed, needed_from=needed, settled=False))
-        carry_out(plan(spools, self._keep_bytes))
+            whole = [one for one in dead if not one.halted and not one.failing]
+            return self._spools.adopt(whole, self._adopter.adopt)
 
     def _compare(self) -> None:
         """Hold the last hours of the ledger against the engines' counters, for the metrics."""
@@ -278,23 +198,7 @@ class Runner:
             found = latest(read, self._clock.now())
         if found is not None:
             write_reckoned(self._layout.root, found)
-        self._due["compare"] += (self._clock.monotonic() - began) / COMPARE_SHARE
-
-    def _is_own(self, follower: Follower) -> bool:
-        return self._own is not None and follower.directory == self._own.directory
-
-    def _own_spool(self) -> SpoolWriter:
-        if self._own is None:
-            incarnation = mint_id()
-            self._own = SpoolWriter.create(
-                self._layout.spool(incarnation),
-                f"/runner/{self._name}/{incarnation}",
-                clock=self._clock,
-                reserve_bytes=OWN_RESERVE_BYTES,
-                durability=self._durability,
-            )
-            self._look()
-        return self._own
+        self._due.put_off("compare", (self._clock.monotonic() - began) / COMPARE_SHARE)
 
 
 say = speaker("runner")
@@ -362,14 +266,9 @@ def run_forever(
     last round failed and something is left for the next runner.
     """
     layout = Layout(data)
-    layout.make()
-    os.nice(NICENESS)
-    stop = Stop(watch_stdin=stop_on_stdin_eof)
-    stop.install()
-    lock = wait_for_lock(layout, stop, say)
-    if lock is None:
-        return 0
-    try:
+    with alone(layout, say, watch_stdin=stop_on_stdin_eof) as stop:
+        if stop is None:
+            return 0
         opened = _open_when_possible(layout, ledger, durability, stop)
         if opened is None:
             return 1
@@ -384,8 +283,6 @@ def run_forever(
                 durability=durability,
             )
             return _loop(runner, stop)
-    finally:
-        lock.release()
 
 
 def _open(layout: Layout, target: Path | str | None, durability: Durability) -> Ledger:

@@ -36,9 +36,10 @@ async def relaying(house: House, access: KafkaAccess, keep: int = 1 << 30) -> As
         await sender.close()
         for outbox in relay._outboxes.values():
             outbox.close()
-        if relay._own is not None:
-            house.die(relay._own)
-            house._spools.append(relay._own)
+        own = relay._spools.own
+        if own is not None:
+            house.die(own)
+            house._spools.append(own)
 
 
 async def relay_all(house: House, access: KafkaAccess, keep: int = 1 << 30) -> None:

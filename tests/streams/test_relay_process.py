@@ -93,7 +93,7 @@ def test_an_orphan_closes_its_dead_gateway_and_ends(
     wait_until(lambda: gateway.directory.joinpath("relayed.json").exists())
     house.die(gateway)
     orphan(relay)
-    assert "1 open requests are closed as abandoned" in ended(relay)
+    assert "1 open request is closed as abandoned" in ended(relay)
     events = asyncio.run(sent(kafka))
     assert [said.request_id for said in abandonments(events)] == ["a"]
     assert closings(events)[gateway.source].by.startswith("/relay/")

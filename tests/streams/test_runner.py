@@ -346,7 +346,7 @@ def test_the_name_of_a_log_is_that_of_its_directory(house: House) -> None:
 def follower(house: House, writer: SpoolWriter) -> Follower:
     """A follower as a runner that starts now would make it."""
     runner = house.runner()
-    runner._look()
+    runner._spools.look()
     return runner._followers[writer.directory.name]
 
 

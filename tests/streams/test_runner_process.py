@@ -111,7 +111,7 @@ def test_a_runner_whose_parent_dies_adopts_it_and_ends(house: House, start: Star
     said = ended(runner)
     assert house.states() == {"a": "abandoned"}
     assert house.adopted() == set(house.spools())
-    assert "1 open requests are closed as abandoned" in said
+    assert "1 open request is closed as abandoned" in said
     assert house.findings() == []
 
 

@@ -1,6 +1,5 @@
 """One spool as the relay sees it: what is to be sent next, and what is kept once it is acked."""
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -8,9 +7,9 @@ import msgspec
 from ledger.errors import EventError, UnknownEvent
 from ledger.events import Event, payload_of
 from streams.kafka.relay import cursor
-from streams.local.process import Say
+from streams.local.process import Once, Say
+from streams.local.spools import ConsumedMark
 from streams.log.reader import Chunk, SpoolReader
-from streams.log.spool import CONSUMED
 from streams.topics import EVENT_TOPICS
 
 
@@ -37,16 +36,14 @@ class Outbox:
         self.directory = directory
         self.name = f"spool/{directory.name}"
         self.reader = SpoolReader(directory)
-        self._say = say
-        self._said: set[str] = set()
+        self.once = Once(say)
         known = cursor.load(directory)
         self.life = cursor.life_of(known or cursor.Cursor())
         self.position = known.position if known is not None else self._first()
         self.kept = self.position
         self.behind = self.broken = self.unknown = self.failing = False
         self._stuck = False
-        self._consumed_fd = -1
-        self._told = -1
+        self._consumed = ConsumedMark(directory)
 
     def read(self) -> Parcel | None:
         """What comes next; null if there is nothing. Raises `OSError` if the disk fails."""
@@ -103,18 +100,10 @@ class Outbox:
         """The logical end of the spool on disk as it is now; 0 if the spool is gone."""
         return self.reader.end()
 
-    def once(self, words: str) -> None:
-        """Say `words` unless this spool has said them before."""
-        if words not in self._said:
-            self._said.add(words)
-            self._say(words)
-
     def close(self) -> None:
         """Let go of the open files."""
         self.reader.close()
-        if self._consumed_fd >= 0:
-            os.close(self._consumed_fd)
-            self._consumed_fd = -1
+        self._consumed.close()
 
     def _first(self) -> int:
         """Without a cursor: the oldest byte that is still there."""
@@ -142,10 +131,5 @@ class Outbox:
 
     def _tell_consumed(self) -> None:
         """Tell the spool's writer how far Kafka is; only after the acks."""
-        if self._told == self.position or self.behind:
-            return
-        if self._consumed_fd < 0:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-            self._consumed_fd = os.open(self.directory / CONSUMED, flags, 0o666)
-        os.pwrite(self._consumed_fd, self.position.to_bytes(8, "big"), 0)
-        self._told = self.position
+        if not self.behind:
+            self._consumed.tell(self.position)

@@ -6,7 +6,6 @@ gateway through the status file.
 
 import asyncio
 import gc
-import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -22,12 +21,11 @@ from streams.kafka.relay.window import WindowSender
 from streams.kafka.relay.work import Relay
 from streams.local.layout import Layout
 from streams.local.process import (
-    NICENESS,
     TROUBLE_PAUSE_SECONDS_MAX,
     Say,
     Stop,
+    alone,
     speaker,
-    wait_for_lock,
 )
 from streams.local.retention import KEEP_BYTES
 from streams.log.spool import Durability
@@ -75,18 +73,11 @@ def relay_forever(
     tune()
     say = speaker("relay")
     layout = Layout(data)
-    layout.make()
-    os.nice(NICENESS)
-    stop = Stop(watch_stdin=stop_on_stdin_eof)
-    stop.install()
-    lock = wait_for_lock(layout, stop, say)
-    if lock is None:
-        return 0
-    try:
+    with alone(layout, say, watch_stdin=stop_on_stdin_eof) as stop:
+        if stop is None:
+            return 0
         work = _work(layout, access, keep_bytes, durability, name, say, stop)
         return asyncio.run(work)
-    finally:
-        lock.release()
 
 
 def tune() -> None:

@@ -9,7 +9,6 @@ from typing import Final
 
 from ledger.clock import Clock
 from ledger.events import Event
-from ledger.identity import mint_id
 from streams.adoption import abandoned, closed
 from streams.kafka.access import KafkaAccess
 from streams.kafka.letters import NOWHERE, DeadLetter, sent_of
@@ -19,27 +18,26 @@ from streams.kafka.relay.outbox import Outbox, Parcel
 from streams.kafka.relay.status import Status
 from streams.kafka.relay.window import Outgoing, WindowSender
 from streams.local.layout import Layout
-from streams.local.process import Say
-from streams.local.retention import KEEP_BYTES, carry_out, clear_leftovers, look, plan
+from streams.local.process import Due, Say
+from streams.local.retention import KEEP_BYTES
+from streams.local.spools import (
+    ADOPT_SECONDS,
+    LOOK_SECONDS,
+    RETENTION_SECONDS,
+    Spools,
+    died,
+    mark_adopted,
+    testify,
+)
 from streams.local.torn import cut_torn_tail
 from streams.log.heads import heads_of
-from streams.log.lock import FileLock, held
-from streams.log.spool import ADOPTED, LOCK, RESERVE, Durability, SpoolWriter, incarnation_of
-
-OWN_RESERVE_BYTES: Final = 1 << 16
-"""The relay's own spool only ever gets closings; all of them together are small."""
-
-LOOK_SECONDS, ADOPT_SECONDS, RETENTION_SECONDS = 0.25, 0.5, 10.0
-"""How often it looks for new spools, for dead ones, and for segments that may go."""
+from streams.log.spool import Durability, incarnation_of
 
 SKEW_SECONDS_MAX: Final = 2.0
 """A larger difference between this machine's clock and the broker's is told to somebody."""
 
 WINDOW_EVENTS_MAX: Final = 8_000
 """About 4 MB: after this many events a window takes no further spool; the next begins with it."""
-
-DRAFTS_IN_ONE_APPEND: Final = 200
-"""About 150 kB: far below the largest frame, even if every model name is a long one."""
 
 ADOPT_BYTES_MAX: Final = 1 << 20
 """A dead spool with more than this to send waits its turn in the windows, beside the living."""
@@ -72,15 +70,20 @@ class Relay:
         self._sender = sender
         self._clock = clock
         self._say = say
-        self._name = name
-        self._keep_bytes = keep_bytes
-        self._durability = durability
         self._aside = Aside(layout.root)
-        self._outboxes: dict[str, Outbox] = {}
-        self._settled: set[str] = set()
-        self._unreadable: set[str] = set()
-        self._own: SpoolWriter | None = None
-        self._due = dict.fromkeys(("look", "adopt", "retain"), float("-inf"))
+        self._spools = Spools(
+            layout,
+            clock,
+            say,
+            lambda directory: Outbox(directory, say),
+            lambda outbox: outbox.kept,
+            owner=f"/relay/{name}",
+            taken="sent",
+            keep_bytes=keep_bytes,
+            durability=durability,
+        )
+        self._outboxes = self._spools.followers
+        self._due = Due(clock)
         self._turn = 0
         self._waiting: list[Parcel] = []
         self._sent = self._adopted = 0
@@ -88,13 +91,13 @@ class Relay:
 
     async def step(self) -> bool:
         """One round: a window of what is new, and what else is due. True if anything moved."""
-        if self._is_due("look", LOOK_SECONDS):
-            self._look()
+        if self._due.now("look", LOOK_SECONDS):
+            self._spools.look()
         moved = await self._window()
-        if self._is_due("adopt", ADOPT_SECONDS):
+        if self._due.now("adopt", ADOPT_SECONDS):
             moved |= await self._adopt()
-        if self._is_due("retain", RETENTION_SECONDS):
-            self._retain()
+        if self._due.now("retain", RETENTION_SECONDS):
+            self._spools.retain()
         return moved
 
     async def catch_up(self) -> None:
@@ -102,41 +105,28 @@ class Relay:
 
         What living writers add meanwhile is left for later, so that this comes to an end.
         """
-        self._look()
+        self._spools.look()
         ends = [(outbox, outbox.end()) for outbox in self._outboxes.values()]
         while any(o.position < end and not self._stands(o) for o, end in ends):
             if not await self._window():
                 break
-        if await self._adopt() and self._own is not None:
-            await self._drain(self._outboxes[self._own.directory.name])
-        self._retain()
+        if await self._adopt() and self._spools.own is not None:
+            await self._drain(self._outboxes[self._spools.own.directory.name])
+        self._spools.retain()
 
     def live(self) -> list[str]:
         """The names of the spools, other than our own, whose writers live."""
-        return [
-            name
-            for name, outbox in self._outboxes.items()
-            if not self._is_own(outbox) and held(outbox.directory / LOCK)
-        ]
+        return self._spools.live()
 
     async def close(self) -> None:
         """The orderly end: close our own source, with its last word in Kafka."""
-        own = self._own
         try:
+            own = self._spools.say_last()
             if own is not None:
-                last, heads, now = own.last(), own.heads(), self._clock.now()
-                own.append(closed(own.source, last, now, "itself", heads=heads))
-                own.sync()
-                outbox = self._outboxes[own.directory.name]
-                await self._drain(outbox)
-                if outbox.position == own.written_bytes():
-                    (own.directory / ADOPTED).touch()
+                await self._drain(own)
+                self._spools.settle_own(own)
         finally:
-            self._own = None
-            if own is not None:
-                own.close()
-            for outbox in self._outboxes.values():
-                outbox.close()
+            self._spools.close()
 
     def status(self, fault: str | None) -> Status:
         """How it does, for the gateway's metrics."""
@@ -153,25 +143,6 @@ class Relay:
             fault=fault,
             skew_seconds=self._sender.skew_seconds,
         )
-
-    def _is_due(self, what: str, every_seconds: float) -> bool:
-        now = self._clock.monotonic()
-        if now - self._due[what] < every_seconds:
-            return False
-        self._due[what] = now
-        return True
-
-    def _look(self) -> None:
-        for directory in self._layout.spool_directories():
-            name = directory.name
-            if name in self._outboxes or name in self._settled:
-                continue
-            try:
-                self._outboxes[name] = Outbox(directory, self._say)
-            except OSError as wrong:
-                if name not in self._unreadable:
-                    self._say(f"{directory} cannot be read: {wrong}; the other spools are")
-                self._unreadable.add(name)
 
     async def _window(self) -> bool:
         """Send one window: the next part of each spool, as many as fit. True if there was any."""
@@ -191,15 +162,15 @@ class Relay:
         return bool(parcels)
 
     def _read(self, outbox: Outbox) -> Parcel | None:
-        """The next part of one spool. A disk that fails under one must not stop the others."""
+        """The next part of one spool; null if there is nothing."""
         try:
             parcel = outbox.read()
             outbox.failing = False
         except OSError as wrong:
-            self._failing(outbox, wrong)
+            self._spools.failed(outbox, wrong)
             return None
-        if parcel is None and not outbox.halted and (outbox.directory / ADOPTED).exists():
-            self._settle(outbox)
+        if parcel is None:
+            self._spools.settle_if_adopted(outbox)
         return parcel
 
     async def _send(self, parcels: list[Parcel]) -> None:
@@ -227,7 +198,7 @@ class Relay:
             try:
                 parcel.outbox.took(parcel)
             except OSError as wrong:
-                self._failing(parcel.outbox, wrong)
+                self._spools.failed(parcel.outbox, wrong)
         self._sent += len(records) - len(refused)
         self._waiting = []
         self._watch_clock()
@@ -304,26 +275,16 @@ class Relay:
         All of them are sent to their ends before the first is closed: one of them may be that of
         a relay that had begun to close another.
         """
-        dead: list[tuple[Outbox, FileLock]] = []
-        try:
-            for outbox in self._outboxes.values():
-                if outbox.end() - outbox.position > ADOPT_BYTES_MAX and not self._stands(outbox):
-                    continue
-                if outbox.directory.exists():
-                    lock = FileLock.take(outbox.directory / LOCK)
-                    if lock is not None:
-                        dead.append((outbox, lock))
-            for outbox, _ in dead:
+        near = [
+            outbox
+            for outbox in self._outboxes.values()
+            if self._stands(outbox) or outbox.end() - outbox.position <= ADOPT_BYTES_MAX
+        ]
+        with self._spools.dead(near) as dead:
+            for outbox in dead:
                 await self._drain(outbox)
-            whole = [o for o, _ in dead if not self._stands(o) and not o.unknown]
-            for outbox in whole:
-                if outbox.directory.name in self._outboxes:
-                    self._close_dead(outbox)
-                    self._settle(outbox)
-            return bool(whole)
-        finally:
-            for _, lock in dead:
-                lock.release()
+            whole = [one for one in dead if not self._stands(one) and not one.unknown]
+            return self._spools.adopt(whole, self._close_dead)
 
     def _close_dead(self, dead: Outbox) -> None:
         """Say what ends all that `dead` left open: first in our own spool, then by the mark.
@@ -334,72 +295,19 @@ class Relay:
             cut_torn_tail(dead.reader, dead.position, dead.name, self._say)
         source, time = dead.source(), dead.life.last_time
         if source is not None and time is not None:
-            own = self._own_spool()
+            own = self._spools.own_spool()
             adopter = incarnation_of(own.source)
             requests = list(dead.life.open.values())
             drafts = abandoned(source, requests, adopter)
             if not dead.life.closed_itself:
                 last, heads = dead.life.last, heads_of(dead.reader, source, dead.life.last)
                 drafts.append(closed(source, last, time, own.source, adopter, heads))
-            for start in range(0, len(drafts), DRAFTS_IN_ONE_APPEND):
-                own.append(*drafts[start : start + DRAFTS_IN_ONE_APPEND])
-            own.sync()
+            testify(own, drafts)
             if drafts:
                 self._adopted += 1
-                rest = (
-                    f"its {len(requests)} open requests are closed as abandoned, with the last "
-                    "running totals that it wrote"
-                )
-                self._say(f"{source} died; {rest if requests else 'it left no request open'}")
-        (dead.directory / ADOPTED).touch()
-        (dead.directory / RESERVE).unlink(missing_ok=True)
-
-    def _retain(self) -> None:
-        clear_leftovers(self._layout.leftovers(), self._clock.now().timestamp())
-        spools = []
-        for directory in self._layout.spool_directories():
-            outbox = self._outboxes.get(directory.name)
-            if directory.name in self._settled:
-                spools.append(look(directory, consumed=1 << 63, needed_from=None, settled=True))
-            elif outbox is not None:
-                needed = outbox.life.oldest_open()
-                consumed = outbox.kept
-                spools.append(look(directory, consumed=consumed, needed_from=needed, settled=False))
-        carry_out(plan(spools, self._keep_bytes))
-
-    def _failing(self, outbox: Outbox, wrong: OSError) -> None:
-        outbox.failing = True
-        if outbox.directory.exists():
-            outbox.once(f"{outbox.name} cannot be read or marked: {wrong}")
-        else:
-            self._drop(outbox)
-            self._say(f"{outbox.name} was removed; what was not sent yet is lost")
-
-    def _settle(self, outbox: Outbox) -> None:
-        """Nothing more will come of this spool: it is adopted, and Kafka has all of it."""
-        self._settled.add(outbox.directory.name)
-        self._drop(outbox)
-
-    def _drop(self, outbox: Outbox) -> None:
-        outbox.close()
-        self._outboxes.pop(outbox.directory.name, None)
+                self._say(died(source, len(requests)))
+        mark_adopted(dead.directory)
 
     @staticmethod
     def _stands(outbox: Outbox) -> bool:
         return outbox.halted or outbox.failing
-
-    def _is_own(self, outbox: Outbox) -> bool:
-        return self._own is not None and outbox.directory == self._own.directory
-
-    def _own_spool(self) -> SpoolWriter:
-        if self._own is None:
-            incarnation = mint_id()
-            self._own = SpoolWriter.create(
-                self._layout.spool(incarnation),
-                f"/relay/{self._name}/{incarnation}",
-                clock=self._clock,
-                reserve_bytes=OWN_RESERVE_BYTES,
-                durability=self._durability,
-            )
-            self._look()
-        return self._own
