@@ -225,7 +225,7 @@ def emptier(settings: Settings, data: Path, clock: Clock) -> Child:
 
 def relay_child(settings: Settings, data: Path, clock: Clock) -> Child:
     """The data directory's relay: spools to Kafka, in its own process."""
-    argv = [sys.executable, "-m", "gateway.cli.main", "relay", "--data", str(data)]
+    argv = [sys.executable, "-m", "gateway.cli", "relay", "--data", str(data)]
     return Child(
         "relay",
         [*argv, "--settings-on-stdin", "--stop-on-stdin-eof"],
@@ -236,7 +236,7 @@ def relay_child(settings: Settings, data: Path, clock: Clock) -> Child:
 
 def runner_child(settings: Settings, data: Path, clock: Clock) -> Child:
     """The data directory's runner: spools to ledger, in its own process."""
-    argv = [sys.executable, "-m", "gateway.cli.main", "runner", "--data", str(data)]
+    argv = [sys.executable, "-m", "gateway.cli", "runner", "--data", str(data)]
     argv += ["--keep-bytes", str(settings.spool.keep_bytes)]
     argv += ["--durability", settings.spool.durability, "--name", settings.gateway.name]
     if settings.ledger.url is not None:
@@ -253,7 +253,7 @@ def readers(settings: Settings, data: Path, clock: Clock) -> list[Child]:
     """The process that looks into the ledger for the usage APIs; none where there is no ledger."""
     if not knows_ledger(settings):
         return []
-    argv = [sys.executable, "-m", "gateway.cli.main", "reader", "--data", str(data)]
+    argv = [sys.executable, "-m", "gateway.cli", "reader", "--data", str(data)]
     if settings.ledger.url is not None:
         argv += ["--ledger", settings.ledger.url]
     return [Child("reader", [*argv, "--stop-on-stdin-eof"], clock)]

@@ -36,6 +36,7 @@ from ledger.sql.reratings import reratings
 from ledger.sql.session import ReadSession
 from ledger.sql.tables import NOT_KEPT_TOPICS, NOT_TAKEN_TOPICS
 from ledger.sql.writer import position
+from ledger.words import counted
 
 FINDINGS_MAX = 100
 """Findings of one check that are told one by one; of the others only the number is."""
@@ -220,20 +221,20 @@ def _difference(
 
 def _complete(read: ReadSession, check: _Check) -> None:
     said = checks.reaches(read)
-    counted = counted_reaches(read)
-    for (source, topic), reach in counted.items():
+    reached = counted_reaches(read)
+    for (source, topic), reach in reached.items():
         check.looked_at(1)
         if said.get((source, topic)) != reach:
             check.say(
                 f"source_topics is wrong about {topic} of {source}: up to {reach.last} there are"
-                f" {reach.received} events; `tollbook rebuild` sets it right"
+                f" {counted(reach.received, 'event')}; `tollbook rebuild` sets it right"
             )
         missing = reach.last - reach.received
         if missing:
             gaps = checks.gaps(read, source, topic, most=GAPS_MAX)
             named = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in gaps)
             check.say(f"{missing} of {topic} of {source} never came: {named}")
-    for source, topic in said.keys() - counted.keys():
+    for source, topic in said.keys() - reached.keys():
         if topic not in NOT_KEPT_TOPICS:
             check.say(f"source_topics tells of {topic} of {source}, of which there is no event")
 
@@ -338,8 +339,8 @@ def _requests(read: ReadSession, check: _Check, kept: Conservation) -> None:
     rows = count_attempts(read)
     if rows != requests.attempts:
         check.say(
-            f"there are {rows} attempts, and {requests.attempts} of them are of a request with"
-            " events; `tollbook rebuild` sets it right"
+            f"the table of attempts has {counted(rows, 'row')}, and {requests.attempts:,} of them"
+            " are of a request with events; `tollbook rebuild` sets it right"
         )
     known = checks.reaches(read)
     for (source, topic), claimed in requests.claims.items():
@@ -357,12 +358,12 @@ def _conserved(kept: Conservation, check: _Check) -> None:
 
 def _usage(read: ReadSession, check: _Check) -> None:
     said = dict(checks.rolled_up(read))
-    for cell, totals in checks.added_up(read):
+    for cell, rolled in checks.added_up(read):
         check.looked_at(1)
         found = said.pop(cell, None)
-        if found != totals:
+        if found != rolled:
             check.say(
-                f"usage_hourly has {found} at {cell}, and its requests add up to {totals};"
+                f"usage_hourly has {found} at {cell}, and its requests add up to {rolled};"
                 " `tollbook rebuild` sets it right"
             )
     for cell in said:
@@ -412,12 +413,12 @@ def _exports(
             check.say(words)
         if checked.newer:
             notes.append(
-                f"{checked.newer} requests of {manifest.month} ended after it was exported;"
-                " export it again to take them in"
+                f"{counted(checked.newer, 'request')} of {manifest.month} ended after it was"
+                " exported; export it again to take them in"
             )
         if checked.repriced:
             notes.append(
-                f"{checked.repriced} prices of {manifest.month} were published after it was"
+                f"{counted(checked.repriced, 'price')} of {manifest.month} came after it was"
                 " exported, so its bill may be another; export it again to take them in"
             )
 
@@ -462,6 +463,6 @@ def _readings(read: ReadSession, check: _Check) -> None:
     made_up = checks.count_counters(read) - rows
     if made_up:
         check.say(
-            f"there are {rows + made_up} readings of engines, and {rows} of them have an event;"
-            " `tollbook rebuild` sets it right"
+            f"the table of engines' readings has {counted(rows + made_up, 'row')}, and {rows:,} of"
+            " them have an event; `tollbook rebuild` sets it right"
         )

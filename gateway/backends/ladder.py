@@ -17,6 +17,7 @@ from gateway.backends.port import BackendFailed, Client
 from gateway.wire.models import listed
 from gateway.wire.requests import Engine
 from ledger.clock import Clock
+from ledger.words import counted
 
 USUAL_PORTS: Final = {8000: "vLLM", 30000: "SGLang", 8080: "llama.cpp"}
 """Where engines listen if nobody says otherwise."""
@@ -122,7 +123,9 @@ class Ladder:
             return [Step("name", False, f"its name does not resolve within {seconds:g} s", seconds)]
         except (OSError, UnicodeError):
             return [Step("name", False, "its name does not resolve", monotonic() - began)]
-        steps = [Step("name", True, f"{len(addresses)} address(es)", monotonic() - began)]
+        steps = [
+            Step("name", True, counted(len(addresses), "address", "addresses"), monotonic() - began)
+        ]
         began = monotonic()
         tried = await asyncio.gather(*(_accepts(one, port, seconds) for one in addresses))
         why = next((words for words in tried if words is None), tried[0])
@@ -210,7 +213,7 @@ class Ladder:
         lacks = f"it has {has}, and not {', '.join(missing)}" if missing else has
         return [
             key,
-            Step("list", True, f"{len(said.models)} model(s), {said.engine}", took),
+            Step("list", True, f"{counted(len(said.models), 'model')}, {said.engine}", took),
             Step("model", not missing and bool(said.models), lacks, took),
         ]
 

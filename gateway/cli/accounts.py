@@ -32,6 +32,7 @@ from gateway.cli.place import Place, place_option
 from ledger.clock import SystemClock
 from ledger.folds.book import Book
 from ledger.identity import mint_id
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.sql.accounts import KeyNode, OrganizationNode
@@ -220,7 +221,11 @@ def tree_table(
                 rows += [_key_row(key, one.id) for key in one.keys]
     if with_keys:
         rows += [_key_row(key, None) for key in loose]
-    notes = () if with_keys or not loose else (f"{len(loose)} keys belong to no project.",)
+    notes = (
+        ()
+        if with_keys or not loose
+        else (f"{counted(len(loose), 'key belongs', 'keys belong')} to no project.",)
+    )
     columns = ("kind", "id", "name", "belongs to", "state")
     return Table(
         (*(Column(name) for name in columns), Column("keys", number=True), Column("tags")),

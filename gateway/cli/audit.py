@@ -17,6 +17,7 @@ from gateway.cli.options import json_option
 from gateway.cli.output import json_text, printable
 from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.audit import LogContents, Report
@@ -65,10 +66,8 @@ def report_text(report: "Report") -> str:
     lines += [f"note: {note}" for note in report.notes]
     counts = ", ".join(f"{name} {count:,}" for name, count in report.looked_at.items() if count)
     lines.append(f"looked at: {counts or 'nothing, there is nothing yet'}")
-    differences = len(report.findings)
-    lines.append(
-        "clean: no difference" if report.clean else f"NOT CLEAN: {differences} differences"
-    )
+    differences = counted(len(report.findings), "difference")
+    lines.append("clean: no difference" if report.clean else f"NOT CLEAN: {differences}")
     return "\n".join(printable(line) for line in lines)
 
 

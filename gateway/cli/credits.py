@@ -33,6 +33,7 @@ from ledger.events.money import PostingKind
 from ledger.folds.accounts import budget_of
 from ledger.folds.book import Book
 from ledger.folds.money import Entry
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.sql.accounts import BudgetLine, Standing
@@ -388,9 +389,11 @@ def _uncosted_notes(counts: Collection[tuple[int, int]]) -> tuple[str, ...]:
     unknown = sum(one for _, one in counts)
     notes = []
     if unpriced:
-        notes.append(f"{unpriced:,} tokens have no price; their cost is not in what is used.")
+        tokens = counted(unpriced, "token has", "tokens have")
+        notes.append(f"{tokens} no price; what they cost is not in what is used.")
     if unknown:
-        notes.append(f"Of {unknown:,} requests nobody could count the tokens, nor what they cost.")
+        requests = counted(unknown, "request")
+        notes.append(f"Of {requests} nobody could count the tokens, nor what they cost.")
     return tuple(notes)
 
 

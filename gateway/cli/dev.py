@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gateway.cli.demo import watch
-from gateway.cli.failure import Stop
 from gateway.cli.options import NAMES
 from gateway.cli.output import pairs_text
 from gateway.cli.place import place_of
-from gateway.demo.errors import DemoFailed
 from gateway.settings import cache_folder
 from ledger.clock import SystemClock
 
 if TYPE_CHECKING:
-    from gateway.demo.wards import Ward
     from gateway.dev.world import World
+    from gateway.wards.ward import Ward
 
 DATA_DEFAULT: Final = Path("tollbook-dev")
 PORT_DEFAULT: Final = 8080
@@ -77,8 +75,8 @@ def command(
         raise click.UsageError(
             "nothing to start; give --kafka, or run `tollbook serve`, which needs neither"
         )
-    from gateway.demo.wards import take_port
     from gateway.dev.world import world
+    from gateway.wards.ports import take_port
 
     data = data.absolute()
     data.mkdir(parents=True, exist_ok=True)
@@ -88,23 +86,19 @@ def command(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     # Here Ctrl-C is the way to end it, and no failure.
-    with suppress(KeyboardInterrupt):
-        try:
-            with ExitStack() as stack:
-                port = take_port(HOST, port, "--port") if backends else port
-                servers = stack.enter_context(world(data, cache_folder(), tell))
-                make_topics(data, servers)
-                wards = [stack.enter_context(process(data, servers, "write"))]
-                wards.append(stack.enter_context(process(data, servers, "worker")))
-                if backends:
-                    options = [*typed, f"--port={port}", f"--data={data / 'gateway'}"]
-                    wards.append(stack.enter_context(process(data, servers, "serve", *options)))
-                    tell("waiting until the gateway is ready")
-                    wait_for_gateway(wards[-1], port)
-                click.echo(text(servers, data, port if backends else None))
-                watch(wards)
-        except DemoFailed as wrong:
-            raise Stop(str(wrong)) from wrong
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
+        port = take_port(HOST, port, "--port") if backends else port
+        servers = stack.enter_context(world(data, cache_folder(), tell))
+        make_topics(data, servers)
+        wards = [stack.enter_context(process(data, servers, "write"))]
+        wards.append(stack.enter_context(process(data, servers, "worker")))
+        if backends:
+            options = [*typed, f"--port={port}", f"--data={data / 'gateway'}"]
+            wards.append(stack.enter_context(process(data, servers, "serve", *options)))
+            tell("waiting until the gateway is ready")
+            wait_for_gateway(wards[-1], port)
+        click.echo(text(servers, data, port if backends else None))
+        watch(wards)
     return 0
 
 
@@ -125,22 +119,22 @@ def make_topics(data: Path, servers: "World") -> None:
 @contextmanager
 def process(data: Path, servers: "World", verb: str, *options: str) -> Iterator["Ward"]:
     """`tollbook VERB` for the length of the block; what it says is in a file beside its data."""
-    from gateway.demo.wards import leashed, ward
+    from gateway.wards.ward import leashed
 
     tell(f"starting tollbook {verb}")
-    tollbook = [sys.executable, "-m", "gateway.cli.main", verb, f"--config={servers.config}"]
+    tollbook = [sys.executable, "-m", "gateway.cli", verb, f"--config={servers.config}"]
     # Said again, because TOLLBOOK_KAFKA and TOLLBOOK_LEDGER, which may name other servers than
     # those that were started here, stand over a file.
     tollbook += [f"--kafka={servers.kafka}", f"--ledger={servers.ledger}"]
     if verb != "serve":
         options = (*options, f"--data={data / 'gateway'}")
     log = data / f"{verb}.log"
-    with ward(f"tollbook {verb}", leashed(*tollbook, *options), log) as started:
+    with leashed(f"tollbook {verb}", [*tollbook, *options], log) as started:
         yield started
 
 
 def wait_for_gateway(gateway: "Ward", port: int) -> None:
-    """Until its door is ready. Raises `DemoFailed` if it ends or takes too long."""
+    """Until its door is ready. Raises `WardFailed` if it ends or takes too long."""
     from gateway.demo.clients import fetch
 
     def ready() -> bool:

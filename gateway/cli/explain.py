@@ -10,14 +10,13 @@ import click
 from gateway.cli.data import current_ledger
 from gateway.cli.explain_words import (
     Places,
-    line_as_json,
-    line_text,
     request_json,
     request_text,
     requests_json,
     requests_table,
 )
 from gateway.cli.failure import EXIT_FAILED, Stop
+from gateway.cli.line_words import WHY, events_under, line_as_json, line_text
 from gateway.cli.options import json_option, parse_instant, parse_month
 from gateway.cli.output import json_text, show
 from gateway.cli.place import Place, place_option
@@ -34,7 +33,17 @@ if TYPE_CHECKING:
 
 LIMIT_DEFAULT: Final = 100
 
-PARTS: Final = ("project", "key", "model", "day", "basis", "price", "month")
+PARTS: Final = (
+    "project",
+    "key",
+    "model",
+    "day",
+    "basis",
+    "price",
+    "month",
+    "kind",
+    "corrects",
+)
 """What `--line` may name. A part begins behind a comma, so that a model's name may hold one."""
 
 _PART: Final = re.compile(rf"(?:^|,)\s*({'|'.join(PARTS)})=")
@@ -52,8 +61,9 @@ _PART: Final = re.compile(rf"(?:^|,)\s*({'|'.join(PARTS)})=")
     "line",
     metavar="PARTS",
     help="The events under a line of the bill: project=ID|NAME,key=ID|NAME,model=M,"
-    "day=2026-11-29,basis=B,price=ID,month=2026-11; each may be left out. Default month: that of "
-    "the day, else the current one.",
+    "day=2026-11-29,basis=B,price=ID,month=2026-11, and of what was told late or corrected "
+    "kind=late|corrected,corrects=EVENT; each may be left out. Default month: that of the day, "
+    "else the current one.",
 )
 @click.option(
     "--limit",
@@ -151,13 +161,13 @@ def _explain_line(place: Place, text: str, skip: int, limit: int, as_json: bool)
         zone = load_book(read).rules.zone
         wanted = line_of(parts, names, names_of(read, "project"), zone)
         under = under_line(read, wanted, skip=skip, limit=limit)
-    if not under.total and not under.said:
+    if not under.total and not under.total_landings and not under.said:
         by = ",".join(wanted.by) or "key,model"
         raise Stop(
             f"no request counts in this line; `tollbook bill --month {wanted.month} --by {by}` "
             "shows the lines that there are"
         )
-    places = places_of(place, [one.ended for one in under.requests if one.ended is not None])
+    places = places_of(place, events_under(under))
     if as_json:
         click.echo(json_text(line_as_json(wanted, under, places, names, skip)))
     else:
@@ -179,6 +189,8 @@ def parse_line(text: str) -> dict[str, str]:
         parts[name] = value
     if "month" in parts:
         parse_month(parts["month"])
+    if parts.get("kind", "usage") not in WHY:
+        raise ValueError(f"{parts['kind']!r} is no kind of line; it is one of {', '.join(WHY)}")
     if "day" in parts:
         day = parts["day"]
         if len(day) != len("2026-11-29"):
@@ -204,6 +216,8 @@ def line_of(
         day=parts.get("day"),
         basis=parts.get("basis"),
         price_id=parts.get("price"),
+        kind=next((kind for kind in WHY if kind == parts.get("kind")), None),
+        corrects=parts.get("corrects"),
     )
 
 

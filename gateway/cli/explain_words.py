@@ -1,6 +1,6 @@
-"""What `tollbook explain` says of a request or of a bill line, for a person and as JSON. Pure."""
+"""What `tollbook explain` says of a request, for a person and as JSON. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -8,13 +8,15 @@ from gateway.cli.bill import BASIS_WORDS, charge_text, line_json
 from gateway.cli.output import Cell, Column, Table, cell_text, pairs_text, printable, table_text
 from ledger.events import BUCKETS, Event, RequestAccepted, RequestAttempted, payload_of
 from ledger.folds.prices import CHARGES
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.folds.cost import Cost
+    from ledger.folds.rating import Rate
     from ledger.folds.requests import RequestRow
+    from ledger.sql.adjust import Landed
     from ledger.sql.bill import BillLine
     from ledger.sql.explain import Explained
-    from ledger.sql.lines import LineOf, UnderLine
 
 Places = Mapping[tuple[str, str, int], str] | None
 """Source, topic and sequence of an event to where it stands in a log; null if none can be read."""
@@ -74,7 +76,7 @@ def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -
     """The same for programs. Durations are in microseconds, money is exact text."""
     row, routes = found.request, _routes(found.events)
     return {
-        "request": _row_json(row, names),
+        "request": row_json(row, names),
         "asked_model": _asked_model(found),
         "attempts": [
             {
@@ -84,11 +86,11 @@ def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -
                 "failed": one.failed,
                 "score": _route(routes, one.attempt)[0],
                 "reasons": _route(routes, one.attempt)[1],
-                "cost": _money(cost),
+                "cost": money(cost),
             }
             for one, cost in zip(found.attempts, found.attempt_costs, strict=True)
         ],
-        "events": [_event_json(event, places) for event in found.events],
+        "events": [event_json(event, places) for event in found.events],
         "aside": [{"event": name, "reason": reason} for name, reason in found.aside],
         "counts": dict(zip(BUCKETS, row.usage.counts(), strict=True)),
         "basis": row.basis,
@@ -100,25 +102,33 @@ def request_json(found: "Explained", places: Places, names: Mapping[str, str]) -
         },
         "project": found.project_id,
         "price": _price_json(found, places),
+        "late": [
+            {"month": month, "original": one.corrects, "line": landing_option(month, one)}
+            for month, one in found.landings
+            if one.kind == "late"
+        ],
         "corrections": [
             {
-                "id": one.correction_id,
-                "made_at": one.made_at,
-                "reason": one.reason,
-                "original": one.original,
+                "id": one.correction.correction_id,
+                "made_at": one.correction.made_at,
+                "reason": one.correction.reason,
+                "original": one.correction.original,
                 "usage": None
-                if one.usage is None
-                else dict(zip(BUCKETS, one.usage.counts(), strict=True)),
+                if one.correction.usage is None
+                else dict(zip(BUCKETS, one.correction.usage.counts(), strict=True)),
+                "month": month,
+                "line": landing_option(month, one),
             }
-            for one in found.corrections
+            for month, one in found.landings
+            if one.correction is not None
         ],
-        "cost": _money(found.cost),
+        "cost": money(found.cost),
         "currency": found.cost.currency,
         "unpriced": found.cost.unpriced,
         "usage_hourly": _cell_json(found),
         "bill_line": None if found.line is None else line_json(found.line, ("key", "model", "day")),
         "line": line_option(found.line),
-        "same_client_id": [_row_json(other, names) for other in found.retries],
+        "same_client_id": [row_json(other, names) for other in found.retries],
     }
 
 
@@ -150,7 +160,7 @@ def requests_table(rows: Sequence["RequestRow"], names: Mapping[str, str]) -> Ta
 
 def requests_json(rows: Sequence["RequestRow"], names: Mapping[str, str]) -> list[object]:
     """The same for programs."""
-    return [_row_json(row, names) for row in rows]
+    return [row_json(row, names) for row in rows]
 
 
 def line_option(line: "BillLine | None") -> str | None:
@@ -159,61 +169,6 @@ def line_option(line: "BillLine | None") -> str | None:
         return None
     price = "" if line.price_id is None else f",price={line.price_id}"
     return f"key={line.key_id},model={line.model},day={line.day},basis={line.basis}{price}"
-
-
-def line_text(wanted: "LineOf", under: "UnderLine", places: Places, skip: int) -> str:
-    """The events under a line, what they add up to, and what the bill says."""
-    shown = len(under.requests)
-    rows = tuple(
-        (
-            None if one.ended is None else one.ended.name,
-            place_of(one.ended, places),
-            instant(one.request.accepted_at),
-            one.request.request_id,
-            one.request.basis,
-            *one.request.usage.counts(),
-            _money(one.cost),
-        )
-        for one in under.requests
-    )
-    words = ("event", "place", "accepted", "request", "basis")
-    columns = [Column(name) for name in words]
-    columns += [Column(name, number=True) for name in (*BUCKETS, "cost")]
-    parts = [f"Ends of requests {skip + 1:,} to {skip + shown:,} of {under.total:,}"]
-    parts[0] += "\n" + table_text(Table(tuple(columns), rows))
-    if skip + shown < under.total:
-        parts.append(f"--skip {skip + shown} shows the next")
-    parts.append(
-        "What the bill says, and what its requests add up to\n" + table_text(_sides(under))
-    )
-    parts.append(
-        "equal" if under.equal else "NOT EQUAL: `tollbook audit` names what parts from what"
-    )
-    return "\n\n".join(parts)
-
-
-def line_as_json(
-    wanted: "LineOf", under: "UnderLine", places: Places, names: Mapping[str, str], skip: int
-) -> dict[str, object]:
-    """The same for programs."""
-    return {
-        "line": wanted,
-        "equal": under.equal,
-        "bill": [line_json(line, wanted.by) for line in under.said],
-        "sums": [line_json(line, wanted.by) for line in under.added],
-        "total": under.total,
-        "skip": skip,
-        "requests": [
-            {
-                **_row_json(one.request, names),
-                "counts": dict(zip(BUCKETS, one.request.usage.counts(), strict=True)),
-                "cost": _money(one.cost),
-                "currency": one.cost.currency,
-                "ended": None if one.ended is None else _event_json(one.ended, places),
-            }
-            for one in under.requests
-        ],
-    }
 
 
 def _asked_model(found: "Explained") -> str | None:
@@ -271,7 +226,7 @@ def _attempts(found: "Explained", routes: Mapping[int, RequestAttempted]) -> Tab
     for one, cost in zip(found.attempts, found.attempt_costs, strict=True):
         said = (row.outcome or row.state) if one.attempt >= row.attempts else one.failed
         score, started = _route(routes, one.attempt)[0], instant(one.started_at)
-        lines.append((one.attempt, one.backend_id, started, said, score, _money(cost)))
+        lines.append((one.attempt, one.backend_id, started, said, score, money(cost)))
     names = ("attempt", "backend", "started", "how it went", "score", "cost")
     numbers = {"attempt", "score", "cost"}
     why = tuple(
@@ -292,22 +247,31 @@ def _events(found: "Explained", places: Places) -> Table:
 
 
 def _priced(found: "Explained") -> Table:
-    units, rows = _units(found), list[tuple[Cell, ...]]()
-    for name, count in zip(BUCKETS, found.request.usage.counts(), strict=True):
+    counts = dict(zip(BUCKETS, found.request.usage.counts(), strict=True))
+    used = {**counts, **dict(_charged(found))}
+    return priced_table(used, _units(found), found.cost, _price_words(found))
+
+
+def priced_table(
+    used: Mapping[str, int | None], units: Mapping[str, int], cost: "Cost", words: Iterable[str]
+) -> Table:
+    """What was used by bucket and charge, what a unit of it costs in pico, and what it comes to."""
+    rows: list[tuple[Cell, ...]] = []
+    for name, count in used.items():
         pico = units.get(name)
-        part = None if count is None or (pico is None and count) else _decimal(count * (pico or 0))
-        rows.append((name, count, None if pico is None else _per_million(pico), part))
-    for name, count in _charged(found):
-        if (pico := units.get(name)) is not None:
-            part = None if count is None else _decimal(count * pico)
+        if name in BUCKETS:
+            price, shown = None if pico is None else _per_million(pico), count
+        elif pico is None:
+            continue
+        else:
             price = f"{_per_charge(name, pico)} {'a second' if name == 'gpu_second' else 'each'}"
-            rows.append((name, None if count is None else charge_text(name, count), price, part))
-    rows.append(("all", None, None, _money(found.cost)))
+            shown = None if count is None else charge_text(name, count)
+        part = None if count is None or (pico is None and count) else decimal(count * (pico or 0))
+        rows.append((name, shown, price, part))
+    rows.append(("all", None, None, money(cost)))
     columns = ("bucket", "count", "per million", "cost")
     return Table(
-        tuple(Column(name, number=name != "bucket") for name in columns),
-        tuple(rows),
-        tuple(_price_words(found)),
+        tuple(Column(name, number=name != "bucket") for name in columns), tuple(rows), tuple(words)
     )
 
 
@@ -323,7 +287,7 @@ def _charged(found: "Explained") -> Iterator[tuple[str, int | None]]:
 
 def _per_charge(name: str, pico: int) -> str:
     """The price of one request or attempt, or of a second: it is held for a microsecond."""
-    return _per_million(pico) if name == "gpu_second" else _decimal(pico)
+    return _per_million(pico) if name == "gpu_second" else decimal(pico)
 
 
 def _price_json(found: "Explained", places: Places) -> dict[str, object] | None:
@@ -342,7 +306,7 @@ def _price_json(found: "Explained", places: Places) -> dict[str, object] | None:
         "discount_id": None if rate.discount is None else rate.discount.price_id,
         **_prices_json(rate.pico),
         "list": _prices_json(rate.list_pico),
-        "event": None if found.price_event is None else _event_json(found.price_event, places),
+        "event": None if found.price_event is None else event_json(found.price_event, places),
     }
 
 
@@ -358,7 +322,38 @@ def _price_words(found: "Explained") -> Iterator[str]:
     if rate is None:
         yield "no price holds for this model at that time: `tollbook prices set`"
         return
-    price, event = rate.price, found.price_event
+    yield from rate_words(rate, found.price_event)
+    yield from cost_words(found.cost)
+
+
+def _landing_words(month: str, one: "Landed") -> Iterator[str]:
+    """What was told of it behind a cut or by a person, and where that counts."""
+    if one.kind == "usage":
+        return
+    what = "its end came behind the cut of its own month"
+    if (said := one.correction) is not None:
+        used = "it counts as nothing"
+        if said.usage is not None:
+            counts = ((name, getattr(said.usage, name)) for name in BUCKETS)
+            known = [f"{name} {count:,}" for name, count in counts if count is not None]
+            used = f"it used {', '.join(known)}"
+        what = f"on {instant(said.made_at)} it was said that {used} ({said.reason})"
+    yield printable(f"{what}: this stands on a line of its own in {month}")
+    if one.parts:
+        yield printable(f"`tollbook explain --line '{landing_option(month, one)}'` shows it")
+
+
+def landing_option(month: str, one: "Landed") -> str | None:
+    """What `--line` takes to show what landed in a month; null: it made no line there."""
+    if not one.parts:
+        return None
+    key_id = one.parts[0].key_id
+    return f"key={key_id},month={month},kind={one.kind},corrects={one.corrects}"
+
+
+def rate_words(rate: "Rate", event: Event | None = None) -> Iterator[str]:
+    """The price and the discount that a rate is made of; `event` published the price."""
+    price = rate.price
     scope = "" if price.scope is None else f" for {price.scope}"
     band = "" if rate.band is None else f", in its band {rate.band}"
     yield printable(
@@ -367,70 +362,46 @@ def _price_words(found: "Explained") -> Iterator[str]:
     )
     if rate.discount is not None:
         off = rate.discount
-        percent = _decimal((off.discount or 0) * 10**10)
+        percent = decimal((off.discount or 0) * 10**10)
         yield printable(
             f"discount: {percent} % by version {off.version} of {off.model}"
             f"{'' if off.scope is None else f' for {off.scope}'}"
         )
-    if found.cost.unpriced:
-        yield f"no price for {', '.join(found.cost.unpriced)}, so the cost is not known"
-    elif found.cost.pico is None:
+
+
+def cost_words(cost: "Cost") -> Iterator[str]:
+    """Why a cost is not known."""
+    if cost.unpriced:
+        yield f"no price for {', '.join(cost.unpriced)}, so the cost is not known"
+    elif cost.pico is None:
         yield "nothing is known of its tokens, so neither of its cost"
-    for one in found.corrections:
-        what = "it counts as nothing"
-        if one.usage is not None:
-            counts = ((name, getattr(one.usage, name)) for name in BUCKETS)
-            known = [f"{name} {count:,}" for name, count in counts if count is not None]
-            what = f"it used {', '.join(known)}"
-        yield printable(
-            f"on {instant(one.made_at)} it was said that {what} ({one.reason}): this stands on a "
-            "line of its own in the month that was open then"
-        )
 
 
 def _counts_in(found: "Explained") -> Iterator[str]:
     if found.cell is not None:
-        cell, totals = found.cell
+        cell, totals = found.cell[0], found.cell[1].totals
         tokens = ", ".join(
             f"{name} {count:,}" for name, count in zip(BUCKETS, totals.tokens, strict=True)
         )
         yield printable(
             f"the hour {instant(cell.hour)} of {cell.key_id}, {cell.model}, {cell.basis}: "
-            f"{_requests(totals.requests)}, {tokens}"
+            f"{counted(totals.requests, 'request')}, {tokens}"
         )
     line = found.line
-    if line is not None:
+    if line is None:
+        yield "no line of its own month, whose cut has no end of it"
+    else:
         yield printable(
-            f"the bill line {line_option(line)}: {_requests(line.requests)}, "
+            f"the bill line {line_option(line)}: {counted(line.requests, 'request')}, "
             f"{cell_text(line.cost)} {line.currency or ''}".rstrip()
         )
         yield printable(f"`tollbook explain --line '{line_option(line)}'` shows what else is in it")
+    for month, one in found.landings:
+        yield from _landing_words(month, one)
 
 
-def _requests(count: int) -> str:
-    return "1 request" if count == 1 else f"{count:,} requests"
-
-
-def _sides(under: "UnderLine") -> Table:
-    columns = [Column("side"), Column("basis"), Column("requests", number=True)]
-    columns += [Column(name, number=True) for name in (*BUCKETS, "cost")]
-    columns.append(Column("currency"))
-    rows = tuple(
-        (
-            side,
-            line.basis,
-            line.requests,
-            *(getattr(line, name) for name in BUCKETS),
-            line.cost,
-            line.currency,
-        )
-        for side, lines in (("bill", under.said), ("requests", under.added))
-        for line in lines
-    )
-    return Table(tuple(columns), rows)
-
-
-def _row_json(row: "RequestRow", names: Mapping[str, str]) -> dict[str, object]:
+def row_json(row: "RequestRow", names: Mapping[str, str]) -> dict[str, object]:
+    """A row of requests, without its counts."""
     said = {
         name: getattr(row, name)
         for name in row.__struct_fields__
@@ -445,7 +416,8 @@ def _row_json(row: "RequestRow", names: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def _event_json(event: Event, places: Places) -> dict[str, object]:
+def event_json(event: Event, places: Places) -> dict[str, object]:
+    """An event, and where it stands."""
     return {
         "id": event.id,
         "name": event.name,
@@ -460,26 +432,30 @@ def _event_json(event: Event, places: Places) -> dict[str, object]:
 def _cell_json(found: "Explained") -> dict[str, object] | None:
     if found.cell is None:
         return None
-    cell, totals = found.cell
+    cell, rolled = found.cell
     return {
         "hour": cell.hour,
         "key": cell.key_id,
         "model": cell.model,
         "basis": cell.basis,
-        "requests": totals.requests,
-        **dict(zip(BUCKETS, totals.tokens, strict=True)),
+        "requests": rolled.totals.requests,
+        **dict(zip(BUCKETS, rolled.totals.tokens, strict=True)),
+        "failed_attempts": rolled.failed_attempts,
+        "busy_us": rolled.busy,
     }
 
 
-def _money(cost: "Cost") -> str | None:
-    return None if cost.pico is None else _decimal(cost.pico)
+def money(cost: "Cost") -> str | None:
+    """A cost as exact decimal text; null if it is not known."""
+    return None if cost.pico is None else decimal(cost.pico)
 
 
-def _decimal(pico: int) -> str:
+def decimal(pico: int) -> str:
+    """Pico of a currency as exact decimal text."""
     from ledger.amounts import decimal_text
 
     return decimal_text(pico)
 
 
 def _per_million(pico: int) -> str:
-    return _decimal(pico * 1_000_000)
+    return decimal(pico * 1_000_000)

@@ -143,7 +143,3 @@ def main() -> None:
     One OpenAI-compatible door in front of vLLM, llama.cpp and SGLang servers, and a bill that adds
     up. Begin with `tollbook demo`, or with `tollbook serve --backend http://127.0.0.1:8000`.
     """
-
-
-if __name__ == "__main__":
-    main()

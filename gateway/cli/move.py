@@ -14,6 +14,7 @@ from gateway.cli.output import Column, Table, json_text, show
 from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
 from ledger.clock import SystemClock
+from ledger.words import counted
 from streams.local.layout import Layout
 from streams.log.lock import FileLock, held
 from streams.log.spool import LOCK
@@ -36,7 +37,7 @@ def command(to_kafka: bool, place: Place, as_json: bool) -> int:
     nothing counts twice. At the end both ledgers are compared, and exit code 1 says that they
     differ. The data directory stays as it was; begin with another one.
     """
-    from ledger.sql.carry import counted
+    from ledger.sql import carry
     from ledger.sql.session import open_ledger
 
     access = place.need_kafka()
@@ -49,11 +50,12 @@ def command(to_kafka: bool, place: Place, as_json: bool) -> int:
         progress("carrying events") as tell,
     ):
         with source.read() as read:
-            _, unfinished = counted(read)
+            _, unfinished = carry.counted(read)
         if unfinished:
             raise Stop(
-                f"{unfinished} requests of {place.data} have no end, because their spool cannot be "
-                "read to its end; `tollbook audit` says which, and nothing was changed"
+                f"{counted(unfinished, 'request')} of {place.data} stayed without an end, because "
+                "the spool cannot be read to its own; `tollbook audit` says which, and nothing was "
+                "changed"
             )
 
         async def run() -> "Moved":
@@ -89,7 +91,8 @@ def command(to_kafka: bool, place: Place, as_json: bool) -> int:
 
 def hashes_table(moved: "Moved") -> Table:
     """The hash of each projection in both ledgers, and what that means. Pure."""
-    said = [f"{moved.events:,} events are in Kafka and in the new ledger"]
+    events = counted(moved.events, "event is", "events are")
+    said = [f"{events} in Kafka and in the new ledger"]
     if moved.parted:
         said.append(
             f"{', '.join(moved.parted)} differ: something else writes to the new installation; "

@@ -32,8 +32,9 @@ from gateway.setting_values import nearest
 from ledger.errors import AmountError
 from ledger.events import PriceEntry, PriceListed
 from ledger.events.money import Band
-from ledger.folds.price_lists import listed, percent_parts
+from ledger.folds.price_lists import percent_parts, publishable
 from ledger.folds.prices import Price
+from ledger.words import counted
 
 Kind = Literal["csv", "toml"]
 BAND_FIELDS: Final = ("band", "days", "hours")
@@ -42,7 +43,7 @@ FIELDS: Final = (*ENTRY_FIELDS, *BAND_FIELDS, *SIDES, *PRICED)
 """What a row may say. In CSV a row with a `band` is one of the entry with its model, scope and
 `from`; in TOML it is a `[[price.band]]` below its `[[price]]`."""
 
-SHOWN_ONLY: Final = ("id", "version", "state")
+SHOWN_ONLY: Final = ("id", "version", "state", "rerate")
 """What `prices list --csv` says beside these, and an import passes over."""
 
 _TOML_HEADER: Final = re.compile(r"\s*\[{1,2}\s*([A-Za-z_.\s]+?)\s*\]{1,2}\s*(?:#.*)?")
@@ -121,7 +122,7 @@ def judged(
     problems = list(parsed.problems)
     for one in parsed.found:
         alone = PriceListed(base=len(prices), entries=[one.entry], rerate=rerate)
-        refused = listed(alone, now, prices, closed_until)
+        refused = publishable(alone, now, prices, closed_until)
         if isinstance(refused, str):
             problems.append(Problem(one.line, refused))
     return sorted(set(problems))
@@ -141,7 +142,8 @@ def _csv_rows(text: str, problems: list[Problem]) -> Iterator[_Row]:
                 problems += [Problem(begins, words) for words in _strange(header)]
                 continue
             if len(cells) != len(header):
-                words = f"{len(cells)} values stand under {len(header)} columns"
+                values = counted(len(cells), "value stands", "values stand")
+                words = f"{values} under {counted(len(header), 'column')}"
                 problems.append(Problem(begins, words))
                 continue
             named = zip(header, (cell.strip() for cell in cells), strict=True)

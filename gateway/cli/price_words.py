@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.cli.output import Cell, Column, Table
+from gateway.cli.output import Cell, Column, Table, printable
+from gateway.cli.period_words import standing_json
 from gateway.cli.price_entries import (
     PRICED,
     bands_text,
@@ -17,12 +18,14 @@ from gateway.cli.price_entries import (
     percent_text,
     standing_for,
 )
-from gateway.cli.price_file import ENTRY_FIELDS, Parsed
+from gateway.cli.price_file import ENTRY_FIELDS, SHOWN_ONLY, Parsed
 from ledger.amounts import decimal_text, pico_of
 from ledger.events import BUCKETS
 from ledger.folds.book import Book
+from ledger.folds.months import Standing
 from ledger.folds.price_lists import price_of
 from ledger.folds.prices import CHARGES, Price
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.sql.simulate import Simulated
@@ -59,8 +62,9 @@ def standing(prices: Sequence[Price], now: datetime) -> dict[str, str]:
     }
 
 
-def price_json(price: Price) -> dict[str, object]:
-    """One price for JSON; a bucket without a price is null."""
+def price_json(price: Price, reasons: Mapping[str, str]) -> dict[str, object]:
+    """One price for JSON; a bucket without a price is null. `reasons` are those of the prices that
+    were made anew, by their ids."""
     prices, charges = per_million(price), charges_of(price)
     return {
         "id": price.price_id,
@@ -88,12 +92,15 @@ def price_json(price: Price) -> dict[str, object]:
             }
             for band in price.bands
         ],
+        "rerate": reasons.get(price.price_id),
     }
 
 
-def prices_table(prices: Sequence[Price], states: Mapping[str, str]) -> Table:
+def prices_table(
+    prices: Sequence[Price], states: Mapping[str, str], reasons: Mapping[str, str]
+) -> Table:
     """Prices as a table, per million tokens; a bucket without a price is a dash. A column that
-    would be empty is left out."""
+    would be empty is left out. Below it stand bands, and why prices were made anew."""
     shown = [name for name in CHARGES if any(name in price.charges for price in prices)]
     scoped = any(price.scope is not None for price in prices)
     discounts = any(price.discount is not None for price in prices)
@@ -118,27 +125,39 @@ def prices_table(prices: Sequence[Price], states: Mapping[str, str]) -> Table:
         notes=(
             "Prices are for a million tokens.",
             *(
-                f"{price.model} from {price.effective_from:%Y-%m-%dT%H:%M:%SZ}, by the clock of "
-                f"{price.zone}, for {price.unit:,} tokens: {bands_text(entry_of(price).bands)}"
+                f"{_named(price)}, by the clock of {price.zone}, for "
+                f"{counted(price.unit, 'token')}: {bands_text(entry_of(price).bands)}"
                 for price in prices
                 if price.bands
+            ),
+            *(
+                printable(f"{_named(price)}, made anew (--rerate): {reasons[price.price_id]}")
+                for price in prices
+                if price.price_id in reasons
             ),
         ),
     )
 
 
-def file_table(prices: Sequence[Price], states: Mapping[str, str]) -> Table:
+def _named(price: Price) -> str:
+    scope = "" if price.scope is None else f" for {price.scope}"
+    return f"{price.model}{scope} from {price.effective_from:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def file_table(
+    prices: Sequence[Price], states: Mapping[str, str], reasons: Mapping[str, str]
+) -> Table:
     """Prices as the rows of a price file, and what tells of each beside."""
-    names = ("id", "version", "state", *ENTRY_FIELDS, "band", "days", "hours", *PRICED)
+    names = (*SHOWN_ONLY, *ENTRY_FIELDS, "band", "days", "hours", *PRICED)
     rows = [
         tuple(row.get(name) for name in names)
         for price in prices
-        for row in _file_rows(price, states[price.price_id])
+        for row in _file_rows(price, states[price.price_id], reasons.get(price.price_id))
     ]
     return Table(tuple(Column(name) for name in names), tuple(rows))
 
 
-def _file_rows(price: Price, state: str) -> Iterator[dict[str, str | None]]:
+def _file_rows(price: Price, state: str, reason: str | None) -> Iterator[dict[str, str | None]]:
     entry = entry_of(price)
     same: dict[str, str | None] = {
         "model": entry.model,
@@ -149,6 +168,7 @@ def _file_rows(price: Price, state: str) -> Iterator[dict[str, str | None]]:
         "id": price.price_id,
         "version": str(price.version),
         "state": state,
+        "rerate": reason,
         "currency": entry.currency,
         "unit": str(entry.unit),
         "zone": entry.zone,
@@ -237,12 +257,11 @@ def difference_table(found: Sequence[Difference]) -> Table:
     return Table(columns, rows, ("Prices are for a million tokens.",) if rows else ())
 
 
-def simulated_json(month: str, closed: bool, found: Sequence["Simulated"]) -> dict[str, object]:
+def simulated_json(standing: Standing, found: Sequence["Simulated"]) -> dict[str, object]:
     """What a month would have cost, for JSON."""
     before, after = _sums([one.before for one in found]), _sums([one.after for one in found])
     return {
-        "month": month,
-        "open": not closed,
+        **standing_json(standing),
         "before": before,
         "after": after,
         "difference": _minus(after, before),
@@ -262,7 +281,7 @@ def simulated_json(month: str, closed: bool, found: Sequence["Simulated"]) -> di
     }
 
 
-def simulated_table(month: str, closed: bool, found: Sequence["Simulated"]) -> Table:
+def simulated_table(standing: Standing, found: Sequence["Simulated"]) -> Table:
     """The same as a table: a row for each key, model and currency."""
     names = ("key", "name", "model", "currency", "cost", "would cost", "difference")
     numbers = {"cost", "would cost", "difference"}
@@ -274,16 +293,20 @@ def simulated_table(month: str, closed: bool, found: Sequence["Simulated"]) -> T
             named = (one.key_id, one.name, one.model, currency)
             costs = (side.get(currency or "") for side in (one.before, one.after, gap))
             rows.append((*named, *costs))
-    totals = simulated_json(month, closed, found)
+    totals = simulated_json(standing, found)
     lacking = [one for one in found if one.unpriced_after]
     notes = [f"Would differ by: {_money(totals['difference'])}"]
     if lacking:
         tokens = sum(one.unpriced_after for one in lacking)
-        notes.append(f"{tokens:,} tokens would have no price and are in no sum")
+        count = counted(
+            tokens, "token would have no price and is", "tokens would have no price and are"
+        )
+        notes.append(f"{count} in no sum")
     notes.append(
-        f"{month} is closed: its bill stays as it is, whatever these prices are"
-        if closed
-        else f"{month} is open: its usage may still grow"
+        f"{standing.month} is open: its usage may still grow"
+        if standing.state == "open"
+        else f"{standing.month} is {standing.state}: its bill stays as it is, whatever these "
+        "prices are"
     )
     columns = tuple(Column(name, number=name in numbers) for name in names)
     return Table(columns, tuple(rows), tuple(notes) if rows else tuple(notes[-1:]))

@@ -14,6 +14,7 @@ from gateway.cli.data import all_names, change_registry, current_ledger, registr
 from gateway.cli.failure import EXIT_FAILED, Stop
 from gateway.cli.options import INSTANT, MONTH, PRICE, Parsed, csv_option, json_option, one_format
 from gateway.cli.output import json_text, show
+from gateway.cli.period_words import nothing_words
 from gateway.cli.place import Place, place_option
 from gateway.cli.price_entries import (
     CURRENCY_DEFAULT,
@@ -47,9 +48,11 @@ from ledger.errors import AmountError, BadZone
 from ledger.events import Draft, PriceEntry, PriceListed
 from ledger.events.money import Band
 from ledger.folds.book import Book
-from ledger.folds.price_lists import percent_parts, price_of
+from ledger.folds.months import standing_of
+from ledger.folds.price_lists import free_from, percent_parts, price_of, publishable
 from ledger.folds.prices import Price
 from ledger.identity import mint_id
+from ledger.words import counted
 from ledger.zones import zone_of
 
 SUBJECT: Final = "prices"
@@ -196,34 +199,42 @@ def set_price(
     if key is not None or project is not None:
         kind = "key" if key is not None else "project"
         scope = scope_of(registry(place), place, f"{kind}/{key or project}")
-    now = SystemClock().now()
-    said = PriceEntry(
-        price_id=mint_id(),
-        model=_model(model),
-        currency=CURRENCY_DEFAULT,
-        effective_from=begin_of(begin, rerate, now),
-        unit=unit,
-        per_unit=prices,
-        scope=scope,
-        discount=discount,
-        zone=zone,
-        bands=[band for parts in bands for band in parts],
-    )
+    price_id, model = mint_id(), _model(model)
+
+    def entry_from(moment: datetime) -> PriceEntry:
+        return PriceEntry(
+            price_id=price_id,
+            model=model,
+            currency=CURRENCY_DEFAULT,
+            effective_from=moment,
+            unit=unit,
+            per_unit=prices,
+            scope=scope,
+            discount=discount,
+            zone=zone,
+            bands=[band for parts in bands for band in parts],
+        )
+
     whole = bool(bands) or no_bands
 
     def make(book: Book) -> Draft:
+        # Read here, where no other command can be at it: a minute is meant from then on.
+        now = SystemClock().now()
+        begins = begin_of(begin, rerate, now)
+        if begin is None and rerate is None:
+            begins = free_from(begins, [entry_from(begins)], book.prices)
         try:
-            entry = set_entry(book, said, currency, bands_given=whole)
+            entry = set_entry(book, entry_from(begins), currency, bands_given=whole)
         except ValueError as wrong:
             raise Stop(str(wrong)) from wrong
         return listing(book, [entry], rerate, now)
 
     book = change_registry(place, make)
-    price = next(one for one in book.prices if one.price_id == said.price_id)
+    price = next(one for one in book.prices if one.price_id == price_id)
     if as_json:
-        click.echo(json_text(price_json(price)))
+        click.echo(json_text(price_json(price, book.rerated)))
     else:
-        show(prices_table([price], {price.price_id: "set"}))
+        show(prices_table([price], {price.price_id: "set"}, book.rerated))
 
 
 @command.command("list")
@@ -236,20 +247,22 @@ def list_prices(place: Place, as_csv: bool, as_json: bool) -> None:
     --csv prints a file that `tollbook prices import` takes.
     """
     one_format(as_json, as_csv)
+    book = registry(place)
     prices = sorted(
-        registry(place).prices,
+        book.prices,
         key=lambda one: (one.model, one.scope or "", one.effective_from, one.version),
     )
     states = standing(prices, SystemClock().now())
     if as_json:
-        rows = [{**price_json(price), "state": states[price.price_id]} for price in prices]
+        rows = [
+            {**price_json(price, book.rerated), "state": states[price.price_id]} for price in prices
+        ]
         click.echo(json_text({"prices": rows}))
     elif as_csv:
-        show(file_table(prices, states), as_csv=True)
+        show(file_table(prices, states, book.rerated), as_csv=True)
     else:
-        show(
-            prices_table(prices, states), empty="no price yet; `tollbook prices set` publishes one"
-        )
+        table = prices_table(prices, states, book.rerated)
+        show(table, empty="no price yet; `tollbook prices set` publishes one")
 
 
 @command.command("import")
@@ -277,20 +290,22 @@ def import_prices(
 
     Every problem is listed with its line; with one of them nothing is published.
     """
-    now = SystemClock().now()
     read: list[ParsedFile] = []
 
     def make(book: Book) -> Draft:
-        parsed = _read(file, book, place, begin_of(begin, rerate, now))
-        closed = book.periods[-1].end if book.periods else None
-        found = judged(parsed, book.prices, now, rerate, closed)
+        now = SystemClock().now()
+        begins = begin_of(begin, rerate, now)
+        parsed = _read(file, book, place, begins)
+        if begin is None and rerate is None:
+            free = free_from(begins, parsed.entries, book.prices)
+            parsed = parsed if free == begins else _read(file, book, place, free)
+        found = judged(parsed, book.prices, now, rerate, _closed_until(book))
         if found:
             raise _Problems(found)
         draft = listing(book, parsed.entries, rerate, now)
         if len(msgspec.json.encode(draft.payload)) > LIST_BYTES_MAX:
-            raise Stop(
-                f"{file} holds {len(parsed.entries):,} prices, more than one event can; split it"
-            )
+            prices = counted(len(parsed.entries), "price")
+            raise Stop(f"{file} holds {prices}, more than one event can; split it")
         read[:] = [parsed]
         return draft
 
@@ -316,7 +331,7 @@ def import_prices(
         )
     else:
         what = "would be published" if dry_run else "published, all together"
-        click.echo(f"{file}: {len(entries):,} prices {what}")
+        click.echo(f"{file}: {counted(len(entries), 'price')} {what}")
     return 0
 
 
@@ -376,20 +391,24 @@ def simulate(file: Path | None, month: str, place: Place, as_csv: bool, as_json:
                 return _refuse(file, parsed.problems, as_json)
         with progress(f"pricing {month} twice"):
             found = simulated(read, book, month, candidates, whole=file is None)
-    closed = any(period.month == month for period in book.periods)
+    standing = standing_of(book.periods, month)
     if as_json:
-        click.echo(json_text(simulated_json(month, closed, found)))
+        click.echo(json_text(simulated_json(standing, found)))
     else:
-        table = simulated_table(month, closed, found)
+        table = simulated_table(standing, found)
         if as_csv:
             click.echo(f"tollbook: {table.notes[-1]}", err=True)
-        show(table, as_csv=as_csv, empty=f"no request of {month} has an end yet")
+        show(table, as_csv=as_csv, empty=nothing_words(standing))
     return 0
 
 
 def listing(book: Book, entries: Sequence[PriceEntry], rerate: str | None, now: datetime) -> Draft:
-    """The fact of these prices, made from the book's newest."""
+    """The fact of these prices, told at `now` and made from the book's newest. Raises `Stop` with
+    the reason if they may not be published."""
     payload = PriceListed(base=len(book.prices), entries=list(entries), rerate=rerate)
+    found = publishable(payload, now, book.prices, _closed_until(book))
+    if isinstance(found, str):
+        raise Stop(found)
     return Draft(mint_id(), SUBJECT, now, payload)
 
 
@@ -400,6 +419,10 @@ def scope_of(book: Book, place: Place, text: str) -> str:
         raise Stop(f"{text!r} is no scope; write key/ID or project/ID, an id or a name")
     found, id_ = find(book, all_names(place), which, (kind,))
     return f"{found}/{id_}"
+
+
+def _closed_until(book: Book) -> datetime | None:
+    return book.periods[-1].end if book.periods else None
 
 
 class _Problems(Exception):
@@ -452,7 +475,7 @@ def _refuse(file: Path, problems: Sequence[Problem], as_json: bool) -> int:
         click.echo(json_text({"imported": False, "problems": problems}))
     for one in problems:
         click.echo(f"{file}:{one.line}: {one.words}", err=True)
-    count = "1 problem" if len(problems) == 1 else f"{len(problems):,} problems"
+    count = counted(len(problems), "problem")
     click.echo(f"tollbook: {file} has {count}; nothing was published", err=True)
     return EXIT_FAILED
 

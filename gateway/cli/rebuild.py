@@ -10,6 +10,7 @@ from gateway.cli.options import json_option
 from gateway.cli.output import Column, Table, json_text, show
 from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.sql.rebuild import Rebuilt
@@ -49,7 +50,7 @@ def command(place: Place, as_json: bool) -> int:
 
 def hashes_table(done: "Rebuilt") -> Table:
     """The hash of each projection before and after, and what that means. Pure."""
-    said = [f"{done.events:,} events were replayed"]
+    said = [f"{counted(done.events, 'event was', 'events were')} replayed"]
     if done.parted:
         said.append(
             f"{', '.join(done.parted)} were not what the events say and have been put right; "

@@ -13,7 +13,9 @@ from gateway.cli.options import INSTANT, MONTH, json_option
 from gateway.cli.output import Cell, Column, Table, json_text, show
 from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
-from ledger.clock import SystemClock
+from ledger.clock import SystemClock, from_us
+from ledger.words import counted
+from ledger.zones import month_span
 
 if TYPE_CHECKING:
     from ledger.folds.reconcile import Side, Window
@@ -103,9 +105,7 @@ def span_of(
     if sum(ways) > 1:
         raise click.UsageError("--month, --since with --until, and --hours exclude each other")
     if month is not None:
-        from ledger.sql.bill import month_range
-
-        first, after = month_range(month)
+        first, after = (from_us(us) for us in month_span(month, "UTC"))
         return first, min(after, max(now, first))
     if until is not None and since is None:
         raise click.UsageError("--until needs --since")
@@ -162,7 +162,8 @@ def reconcile_table(
         rows += [_row(window, side, ended) for side in window.sides]
         notes += _notes(window)
     notes += [
-        f"{one.backend_id} is not compared, {one.requests:,} requests went there: {one.why}"
+        f"{one.backend_id} is not compared, {counted(one.requests, 'request')} went there: "
+        f"{one.why}"
         for one in lacking
     ]
     if any(str(row[-1]).endswith(NOT_OVER) for row in rows):

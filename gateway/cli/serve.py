@@ -14,6 +14,7 @@ from gateway.cli.place import Place, place_of, server_options
 from gateway.secrets import put_secret
 from gateway.setting_values import check_secret
 from gateway.settings import BackendSettings, Settings, SettingsError
+from ledger.words import counted
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +149,8 @@ def with_keys(settings: Settings, keys: tuple[str, ...], data: Path) -> Settings
         return settings
     if len(keys) not in (1, len(settings.backends)):
         raise click.UsageError(
-            f"{len(keys)} backend keys for {len(settings.backends)} backends; "
+            f"{counted(len(keys), 'backend key')} for "
+            f"{counted(len(settings.backends), 'backend')}; "
             "give one for all, or one for each"
         )
     each = keys if len(keys) > 1 else keys * len(settings.backends)

@@ -10,6 +10,7 @@ from gateway.cli.output import Column, Table
 from gateway.cli.svg import BLUE, FAINT, INK, RED, RULE, Drawing
 from gateway.routing.shares import shares
 from ledger.folds.routing import RoutingView
+from ledger.words import counted
 
 ALL: Final = "all"
 """What stands for several gateways together."""
@@ -142,7 +143,7 @@ def shares_drawing(groups: Sequence[Shared], now: datetime) -> str:
     _legend(drawing, LEFT, 44)
     top = HEAD
     for group in groups:
-        words = f"{group.gateway}: {group.picks:,} picks in {group.seconds:.0f} s"
+        words = f"{group.gateway}: {counted(group.picks, 'pick')} in {group.seconds:.0f} s"
         drawing.words(16, top + 26, words, bold=True)
         top += 38
         low = top + len(group.parts) * ROW

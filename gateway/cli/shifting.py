@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from ledger.folds.routing import RoutingView
+from ledger.words import counted
 
 CHANCE_MAX: Final = 0.01
 """More failures than the old backends have count as worse if they would come by chance less often
@@ -104,14 +105,17 @@ def judge(old: Pace, new: Pace, limits: Limits) -> Judged:
     if worse and new.failures > limits.failures_max * new.requests:
         return Judged(
             "bad",
-            f"{new.failures} of {new.requests} requests failed at the new, "
+            f"{new.failures} of {counted(new.requests, 'request')} failed at the new, "
             f"{old.failures} of {old.requests} at the old",
         )
     if new.requests < limits.requests_min:
-        return Judged("few", f"{new.requests} requests are too few to tell")
+        few = counted(new.requests, "request is", "requests are")
+        return Judged("few", f"{few} too few to tell")
     was, now = old.first_token_us, new.first_token_us
     if was is None or now is None or now <= max(was * limits.slower_max, was + SLOWER_US_MIN):
-        return Judged("good", f"{new.requests} requests at the new, {new.failures} failed")
+        return Judged(
+            "good", f"{counted(new.requests, 'request')} at the new, {new.failures} failed"
+        )
     return Judged(
         "slow",
         f"the first token takes {now / 1000:.0f} ms at the new, {was / 1000:.0f} ms at the old",

@@ -18,6 +18,7 @@ from gateway.cli.place import Place, place_option
 from gateway.setting_values import nearest
 from ledger.clock import SystemClock
 from ledger.events import Draft
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.sql.session import ReadSession
@@ -86,7 +87,9 @@ def close_source(which: str, reason: str, place: Place, as_json: bool) -> None:
     if as_json:
         click.echo(json_text({"source": state.source, "abandoned": ended, "reason": reason}))
     else:
-        click.echo(f"closed {state.source} ({reason}); {ended} open requests ended; {said}")
+        click.echo(
+            f"closed {state.source} ({reason}); {counted(ended, 'open request')} ended; {said}"
+        )
 
 
 def checked_reason(text: str) -> str:

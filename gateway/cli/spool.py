@@ -10,6 +10,7 @@ from gateway.cli.failure import Stop
 from gateway.cli.options import data_option, json_option
 from gateway.cli.output import Column, Table, json_text, show
 from ledger.events import Event
+from ledger.words import counted
 from streams.local.layout import Layout
 from streams.log.lock import held
 from streams.log.reader import BadRecord, Chunk, SpoolReader
@@ -183,9 +184,11 @@ def records_table(listing: Listing) -> Table:
     )
     notes = [f"poison at offset {bad.offset}: {bad.reason}" for bad in listing.poison]
     if listing.more:
-        notes.append(f"more records follow these {len(listing.records)}; --limit 0 shows all")
+        shown = counted(len(listing.records), "record")
+        notes.append(f"more follow behind the {shown} shown; --limit 0 shows all")
     if listing.waiting:
-        notes.append(f"{listing.waiting} bytes at the end are no whole record (yet)")
+        waiting = counted(listing.waiting, "byte at the end is", "bytes at the end are")
+        notes.append(f"{waiting} no whole record (yet)")
     if listing.trouble is not None:
         notes.append(listing.trouble)
     return Table(

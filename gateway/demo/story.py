@@ -25,7 +25,8 @@ from gateway.demo.checks import (
 from gateway.demo.clients import CALLS, Call, fetch, make, status
 from gateway.demo.engine import MODEL, Order, model_file, threads_here
 from gateway.demo.errors import DemoFailed
-from gateway.demo.wards import Ward, leashed, ward
+from gateway.wards.errors import WardFailed
+from gateway.wards.ward import Ward, leashed, ward
 from ledger.clock import Clock
 from ledger.folds.requests import RequestRow
 from ledger.sql.bill import BillLine, bill
@@ -100,7 +101,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start(plan: Plan, clock: Clock, stack: ExitStack, tell: Tell) -> tuple[Ward, Ward]:
-    """The model server and the gateway, ready; they end with `stack`. Raises `DemoFailed`."""
+    """The model server and the gateway, ready; they end with `stack`. Raises `WardFailed`."""
     logs = plan.data / LOGS
     logs.mkdir(exist_ok=True)
     tell("putting the model together")
@@ -118,16 +119,16 @@ def start(plan: Plan, clock: Clock, stack: ExitStack, tell: Tell) -> tuple[Ward,
     )
     engine.wait_until(lambda: _answers(f"{plan.back}/health"), clock)
     tell("starting the gateway")
-    argv = [sys.executable, "-m", "gateway.cli.main", "serve", "--data", str(plan.data)]
+    argv = [sys.executable, "-m", "gateway.cli", "serve", "--data", str(plan.data)]
     argv += ["--host", HOST, "--port", str(plan.port), "--backend", plan.back]
     argv += ["--backend-key", f"file:{plan.backend_key_file.absolute()}"]
-    gateway = stack.enter_context(ward("the gateway", leashed(*argv), logs / "gateway.log"))
+    gateway = stack.enter_context(leashed("the gateway", argv, logs / "gateway.log"))
     gateway.wait_until(lambda: _answers(f"{plan.front}/health/ready"), clock)
     return engine, gateway
 
 
 def drive(plan: Plan, clock: Clock, wards: tuple[Ward, Ward], tell: Tell) -> Outcome:
-    """Make every request, wait for the ledger, and compare. Raises `DemoFailed`."""
+    """Make every request, wait for the ledger, and compare. Raises `WardFailed`."""
     at_start = reading = _settled(plan, clock, wards)
     tell("knocking at the front door and the back door")
     user = plan.keys["ada"]
@@ -166,7 +167,7 @@ def blame(wards: tuple[Ward, Ward]) -> Iterator[None]:
     """A call that failed because a server died is told as that server's death."""
     try:
         yield
-    except (DemoFailed, OSError):
+    except (WardFailed, OSError):
         # Connections of a process that was killed break a little before it is gone.
         for _ in range(BLAME_POLLS):
             for one in wards:

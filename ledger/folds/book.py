@@ -36,7 +36,7 @@ from ledger.folds.money import (
     Project,
     Rules,
 )
-from ledger.folds.price_lists import listed
+from ledger.folds.price_lists import listed, rerated
 from ledger.folds.prices import Price
 
 
@@ -78,7 +78,8 @@ WEIGHT_MAX: Final = 100
 
 
 class Book(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the registry says, at one point of its log."""
+    """Everything the registry says, at one point of its log. `rerated` has, by the id of each price
+    that was made anew, the reason."""
 
     keys: Mapping[str, Key] = {}
     by_hash: Mapping[str, Key] = {}
@@ -91,6 +92,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     periods: tuple[Period, ...] = ()
     corrections: tuple[Correction, ...] = ()
+    rerated: Mapping[str, str] = {}
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -130,6 +132,8 @@ class BookFold:
             book.periods,
             book.corrections,
         )
+        self.rerated = dict(book.rerated)
+        """As in `Book`; it grows as events are taken."""
         self._versions: dict[str, int] = {}
         for price in book.prices:
             self._versions[price.model] = max(price.version, self._versions.get(price.model, 0))
@@ -163,6 +167,7 @@ class BookFold:
             entries=tuple(self._money.entries),
             periods=tuple(self._money.periods),
             corrections=tuple(self._money.corrections),
+            rerated=dict(self.rerated),
         )
 
     def _key(self, event: Event, said: KeyIssued | KeyRevoked) -> Refused | None:
@@ -228,6 +233,7 @@ class BookFold:
             return Refused(found)
         for price in found:
             self._versions[price.model] = price.version
+        self.rerated |= rerated(said, event.time, self._prices, found)
         self._prices += found
         return None
 
@@ -272,15 +278,3 @@ def _same_door(one: Server, said: BackendState) -> bool:
     if said.url is None or one.removed_at is not None or one.backend_id == said.backend_id:
         return False
     return one.url is not None and door_of(one.url) == door_of(said.url)
-
-
-def price_at(book: Book, model: str, moment: datetime) -> Price | None:
-    """The price of `model` at `moment`: the latest that had begun; of its own before that of `*`.
-
-    Two prices for one instant have an order: the higher version stands.
-    """
-    for name in (model, "*"):
-        begun = [p for p in book.prices if p.model == name and p.effective_from <= moment]
-        if begun:
-            return max(begun, key=lambda p: (p.effective_from, p.version))
-    return None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ledger.folds.reconcile import Cause, CauseName, Side, Window
+from ledger.words import counted
 
 _WORDS: Final[dict[CauseName, str]] = {
     "cut": "{n} cut: the engine may have made more after the last chunk that was seen",
@@ -25,18 +26,18 @@ def cause_words(cause: Cause, side: Side) -> str:
     if cause.name == "back_door":
         also = f"; or {side.but}" if side.but else ""
         return (
-            f"BACK DOOR: {cause.more:,} tokens that no request of the ledger explains: somebody "
-            f"calls this engine around the gateway, or it is here under another name, too{also}"
+            f"BACK DOOR: {counted(cause.more, 'token')} that no request of the ledger explains: "
+            "somebody calls this engine around the gateway, or it is here under another name, "
+            f"too{also}"
         )
     if cause.name == "missing":
         also = f"; or {side.but}" if side.but else ""
         return (
-            f"MISSING: the engine counted {cause.fewer:,} tokens fewer than the ledger holds at "
-            "least: it restarted unseen, or several engines answer at this address"
+            f"MISSING: the engine counted {counted(cause.fewer, 'token')} fewer than the ledger "
+            "holds at least: it restarted unseen, or several engines answer at this address"
             f"{also}"
         )
-    number = "1 request" if cause.requests == 1 else f"{cause.requests:,} requests"
-    words = _WORDS[cause.name].format(n=number)
+    words = _WORDS[cause.name].format(n=counted(cause.requests, "request"))
     sizes = [f"up to {cause.more:,} more"] * bool(cause.more)
     sizes += [f"up to {cause.fewer:,} fewer"] * bool(cause.fewer)
     return f"{words} ({', '.join(sizes)})" if sizes else words
@@ -61,7 +62,7 @@ def window_words(window: Window) -> Iterator[str]:
     for hour in window.joined:
         yield f"no reading near {hour:%H:%M}: the hours are compared together"
     if window.faults:
-        yield f"{window.faults:,} readings failed, the last because {window.fault}"
+        yield f"{counted(window.faults, 'reading')} failed, the last because {window.fault}"
     if window.longest > LONG_SECONDS:
         yield f"the longest time between two readings is {window.longest / 60:.0f} min"
 

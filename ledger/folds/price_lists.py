@@ -3,7 +3,7 @@
 The rules for entries are judged by the time of their event, so that every reader judges the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
@@ -12,6 +12,7 @@ from ledger.amounts import pico_of_unit
 from ledger.errors import AmountError
 from ledger.events import BUCKETS, PriceEntry, PriceListed
 from ledger.folds.prices import CHARGES, Price, PricedBand
+from ledger.words import counted
 
 DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -32,14 +33,16 @@ def listed(
     """
     if said.base != len(prices):
         return (
-            f"there are {len(prices)} prices by now, and this list was made from {said.base}; "
+            f"the registry has {counted(len(prices), 'price')} by now, and this list was made from "
+            f"{said.base:,}; "
             "list them again and repeat the command"
         )
     versions: dict[str, int] = {}
     for price in prices:
         versions[price.model] = max(price.version, versions.get(price.model, 0))
     ids = {price.price_id for price in prices}
-    taken = {_instant(price) for price in prices if price.scope is not None or price.listed}
+    # Not beside single prices of old: this was once taken, and no reader may refuse what it took.
+    taken = {_instant(price) for price in prices if price.listed}
     found: list[Price] = []
     for entry in said.entries:
         wrong = _too_early(entry, said.rerate, time, closed_until)
@@ -52,16 +55,51 @@ def listed(
         if isinstance(made, str):
             return made
         if _instant(made) in taken and said.rerate is None:
-            return (
-                f"{_named(entry)} has a price from {_shown(entry.effective_from)} on already; "
-                "to put another in its place is a re-rating"
-            )
+            return _taken(made)
         if any(_instant(other) == _instant(made) for other in found):
             return f"{_named(entry)} stands twice in this list for one instant"
         versions[entry.model] = version
         ids.add(entry.price_id)
         found.append(made)
     return found if found else "a price list without entries"
+
+
+def publishable(
+    said: PriceListed, time: datetime, prices: Sequence[Price], closed_until: datetime | None
+) -> list[Price] | str:
+    """What `listed` gives, for whoever is about to publish `said`: an entry in the place of a
+    single price of old is refused here as well."""
+    found = listed(said, time, prices, closed_until)
+    if isinstance(found, str) or said.rerate is not None:
+        return found
+    taken = {_instant(price) for price in prices}
+    return next((_taken(price) for price in found if _instant(price) in taken), found)
+
+
+def rerated(
+    said: PriceListed, time: datetime, prices: Sequence[Price], found: Iterable[Price]
+) -> dict[str, str]:
+    """The reason of each price of `found`, made of `said`, that needed one: it begins early, or in
+    the place of one of `prices`, those before it. By the id of the price."""
+    if said.rerate is None:
+        return {}
+    taken = {_instant(price) for price in prices}
+    early = time + AHEAD
+    return {
+        price.price_id: said.rerate
+        for price in found
+        if price.effective_from < early or _instant(price) in taken
+    }
+
+
+def free_from(begin: datetime, entries: Iterable[PriceEntry], prices: Sequence[Price]) -> datetime:
+    """`begin`, or the first of the seconds after it at which those of `entries` that begin at
+    `begin`, since nobody said when, could begin with none of `prices` at the same instant."""
+    wanted = {(entry.model, entry.scope) for entry in entries if entry.effective_from == begin}
+    taken = {price.effective_from for price in prices if (price.model, price.scope) in wanted}
+    while begin in taken:
+        begin += timedelta(seconds=1)
+    return begin
 
 
 def price_of(entry: PriceEntry, version: int) -> Price | str:
@@ -162,10 +200,19 @@ def _shown(instant: datetime) -> str:
     return instant.isoformat().replace("+00:00", "Z")
 
 
-def _instant(price: Price) -> tuple[str, str | None, datetime]:
+def _instant(price: Price) -> tuple[str, bool, str | None, datetime]:
     """What at most one price may stand for, unless a re-rating says so. Of two currencies only one
     could ever hold, so they overlap as well."""
-    return price.model, price.scope, price.effective_from
+    return price.model, price.is_pattern, price.scope, price.effective_from
+
+
+def _taken(price: Price) -> str:
+    scope = "" if price.scope is None else f" for {price.scope}"
+    return (
+        f"{price.model}{scope} has a price from {_shown(price.effective_from)} on already; let "
+        "this one begin at another instant by --from, or say --rerate with a reason to put it in "
+        "that one's place"
+    )
 
 
 def _named(entry: PriceEntry) -> str:

@@ -43,3 +43,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     bands: tuple[PricedBand, ...] = ()
     unit: int = 1_000_000
     listed: bool = False
+
+    @property
+    def is_pattern(self) -> bool:
+        """True if it holds for every model whose name begins so. A single price of old may be of a
+        model whose very name ends with a star."""
+        return self.model == "*" or (self.listed and self.model.endswith("*"))

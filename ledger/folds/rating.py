@@ -102,7 +102,7 @@ def used(
 
 def charged_only(one: Rated) -> Rated:
     """`one` with only those counts beyond tokens and requests that its rate charges for: no others
-    are known of what was rolled up."""
+    have a place on a bill."""
     pico = {} if one.rate is None else one.rate.pico
     failed = one.failed_attempts if "failed_attempt" in pico else 0
     busy = one.busy_us if "gpu_second" in pico else None
@@ -156,9 +156,8 @@ class Sheet:
         self._exact: dict[tuple[str | None, str], _Row] = {}
         self._patterns: dict[str | None, list[tuple[str, _Row]]] = {}
         for (scope, model), found in rows.items():
-            # A single price of old may be of a model whose very name ends with a star.
-            named = [price for price in found if not _is_pattern(price)]
-            wide = [price for price in found if _is_pattern(price)]
+            named = [price for price in found if not price.is_pattern]
+            wide = [price for price in found if price.is_pattern]
             if named:
                 self._exact[scope, model] = _Row(named)
             if wide:
@@ -264,10 +263,6 @@ class Sheet:
                 discount=discount,
             )
         return found
-
-
-def _is_pattern(price: Price) -> bool:
-    return price.model == "*" or (price.listed and price.model.endswith("*"))
 
 
 def _band_at(price: Price, at_us: int, local: Local) -> PricedBand | None:

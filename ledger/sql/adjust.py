@@ -12,10 +12,10 @@ import msgspec
 from ledger.clock import to_us
 from ledger.folds.book import Book
 from ledger.folds.late import (
+    Name,
     Step,
     Told,
     billing,
-    busy_us,
     corrected,
     holds,
     lands_at,
@@ -46,13 +46,48 @@ def adjustments(read: ReadSession, book: Book, month: str) -> Iterator[Rated]:
     of the kinds `late` and `corrected` land there and name what they correct; their counts may be
     below zero. `start_us` is when the request was accepted.
     """
-    rates = _Rates(book)
-    own = [row for row in _late(read, book) if row.month == month]
+    for one in landed(read, book, month):
+        yield from one.parts
+
+
+class Landed(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a month holds one request otherwise than its live usage says.
+
+    Of the kind `usage`: `before` is what became known behind the cut, `after` what the month holds.
+    Of `late` and `corrected`: what was billed before this, and after it; null: nothing. `parts` are
+    the lines that the difference comes to, none where it makes no line. `end` names the event that
+    ended the request so, of `usage` and `late`; `correction` is what a person said.
+    """
+
+    request_id: str
+    kind: Kind
+    before: RequestRow | None
+    after: RequestRow | None
+    parts: tuple[Rated, ...]
+    corrects: str | None = None
+    end: Name | None = None
+    correction: Correction | None = None
+
+
+def landed(read: ReadSession, book: Book, month: str, *, of: str | None = None) -> Iterator[Landed]:
+    """What makes the lines of `adjustments`, request by request; `of`: of that request alone."""
+    rates, rows = _Rates(book), _late(read, book)
+    rows = [row for row in rows if of in (None, row.request_id)]
+    own = [row for row in rows if row.month == month]
     for request in _requests(read, book, own):
-        yield from rates.difference(request.now, request.steps[0].row, exact=True)
+        now, held = request.steps[-1], request.steps[0].row
+        assert now.row is not None, "a late request is one that its events tell of"
+        yield Landed(
+            request_id=now.row.request_id,
+            kind="usage",
+            before=now.row,
+            after=held,
+            parts=tuple(rates.difference(now.row, held, exact=True)),
+            end=now.end,
+        )
     if period_of(book, month) is not None or month == first_open(book):
-        yield from _late_here(read, book, month, rates)
-    yield from _corrected_here(read, book, month, rates)
+        yield from _late_here(read, book, month, rates, rows)
+    yield from _corrected_here(read, book, month, rates, of)
 
 
 def corrections_of_all_time(read: ReadSession, book: Book) -> Iterator[Rated]:
@@ -128,16 +163,30 @@ def _requests(read: ReadSession, book: Book, rows: Sequence[LateRow]) -> Iterato
                 yield _Request(late[0], steps(book.periods, late[0], told), told)
 
 
-def _late_here(read: ReadSession, book: Book, month: str, rates: "_Rates") -> Iterator[Rated]:
-    """The late differences that land in `month`."""
+def landings_of(read: ReadSession, book: Book, request_id: str) -> list[tuple[str, Landed]]:
+    """All that `landed` has of one request, each with its month, in the order of the months."""
+    row = request_rows(read, MAIN, [request_id]).get(request_id)
+    if row is None or row.accepted_at is None:
+        return []
+    months = [period.month for period in book.periods]
+    months.append(open_month(book, to_us(row.accepted_at)))
+    own = month_of(to_us(row.accepted_at), book.rules.zone)
+    # A month before the first that was closed is none of these.
+    return [
+        (month, one)
+        for month in ([] if own in months else [own]) + months
+        for one in landed(read, book, month, of=request_id)
+    ]
+
+
+def _late_here(
+    read: ReadSession, book: Book, month: str, rates: "_Rates", late: Sequence[LateRow]
+) -> Iterator[Landed]:
+    """The differences of `late` that land in `month`."""
     at = _index(book, month)
     final = _corrected_at(book)
     # Whatever ended it within an earlier cut was settled there.
-    rows = [
-        row
-        for row in _late(read, book)
-        if row.month < month and not holds(book.periods[:at], [row.end])
-    ]
+    rows = [row for row in late if row.month < month and not holds(book.periods[:at], [row.end])]
     for request in _requests(read, book, rows):
         if request.own >= at:
             continue
@@ -152,8 +201,15 @@ def _late_here(read: ReadSession, book: Book, month: str, rates: "_Rates") -> It
             continue
         original = before.end or after.end
         assert original is not None, "a row that a bill tells of has an end"
-        yield from rates.difference(
-            before.row, row, kind="late", corrects=f"{original[0]}:{original[2]}"
+        name = f"{original[0]}:{original[2]}"
+        yield Landed(
+            request_id=row.request_id,
+            kind="late",
+            before=before.row,
+            after=row,
+            parts=tuple(rates.difference(before.row, row, kind="late", corrects=name)),
+            corrects=name,
+            end=after.end,
         )
 
 
@@ -165,23 +221,31 @@ def _corrected_at(book: Book) -> dict[str, int]:
     return found
 
 
-def _corrected_here(read: ReadSession, book: Book, month: str, rates: "_Rates") -> Iterator[Rated]:
+def _corrected_here(
+    read: ReadSession, book: Book, month: str, rates: "_Rates", of: str | None
+) -> Iterator[Landed]:
     """The corrections that land in `month`."""
-    for request in _corrected(read, book):
+    for request in _corrected(read, book, of):
         for number, (made, at) in enumerate(zip(request.made, request.at, strict=True)):
-            if _month_at(book, at, request.now) == month:
-                yield from rates.difference(
-                    request.before(number),
-                    request.after(number),
-                    kind="corrected",
-                    corrects=made.original,
-                )
+            if _month_at(book, at, request.now) != month:
+                continue
+            before, after, name = request.before(number), request.after(number), made.original
+            yield Landed(
+                request_id=made.request_id,
+                kind="corrected",
+                before=before,
+                after=after,
+                parts=tuple(rates.difference(before, after, kind="corrected", corrects=name)),
+                corrects=name,
+                correction=made,
+            )
 
 
-def _corrected(read: ReadSession, book: Book) -> Iterator[_Corrected]:
+def _corrected(read: ReadSession, book: Book, of: str | None = None) -> Iterator[_Corrected]:
     made: dict[str, list[Correction]] = {}
     for one in book.corrections:
-        made.setdefault(one.request_id, []).append(one)
+        if of in (None, one.request_id):
+            made.setdefault(one.request_id, []).append(one)
     if not made:
         return
     late = {row.request_id: row for row in _late(read, book)}
@@ -271,7 +335,7 @@ class _Rates:
         counted = contribution(row)
         if row is None or counted is None:
             return None
-        cell, totals = counted
+        cell, rolled = counted
         assert row.accepted_at is not None, "what counts was accepted"
         at_us = to_us(row.accepted_at)
         sheet = self._sheet(period_at(self._book.periods, row.accepted_at))
@@ -281,9 +345,9 @@ class _Rates:
             model=cell.model,
             basis=cell.basis,
             start_us=at_us,
-            totals=totals,
-            failed_attempts=max(row.attempts - 1, 0),
-            busy_us=busy_us(row),
+            totals=rolled.totals,
+            failed_attempts=rolled.failed_attempts,
+            busy_us=rolled.busy,
             rate=sheet.rate(cell.key_id, cell.model, at_us, _local),
             corrects=corrects,
             kind=kind,

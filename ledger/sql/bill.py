@@ -5,14 +5,12 @@ It adds up what `ledger.sql.rated` gives, part by part. Money is exact: integers
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Final
 
 import msgspec
 from sqlalchemy import func, select
 
 from ledger.amounts import decimal_text, pico_of
-from ledger.clock import from_us
 from ledger.errors import BadQuery
 from ledger.events import BUCKETS
 from ledger.folds.book import Book
@@ -26,7 +24,7 @@ from ledger.sql.names import key_names, names_of
 from ledger.sql.rated import Frame, Step, cell_of, merged, month_lines, rated
 from ledger.sql.replay import load_book
 from ledger.sql.session import ReadSession
-from ledger.zones import local_day, month_span
+from ledger.zones import local_day
 
 GROUPS: Final = ("project", "key", "model", "day")
 """What lines of a bill can be told apart by; basis, price and what they correct always do."""
@@ -146,13 +144,6 @@ def _rated(read: ReadSession, book: Book, month: str | None, step: Step) -> Iter
         for one in corrections_of_all_time(read, book)
     )
     return merged((*usual, *extra))
-
-
-def month_range(month: str, zone: str = "UTC") -> tuple[datetime, datetime]:
-    """The first instant of a month, `2026-11`, in a zone, and that of the next. Raises
-    `BadQuery`."""
-    first, after = month_span(month, zone)
-    return from_us(first), from_us(after)
 
 
 def add_part(sums: dict[Group, Sum], part: Rated, by: Collection[str], zone: str) -> None:

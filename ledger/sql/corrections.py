@@ -104,7 +104,12 @@ def draft(
         reason=reason,
         usage=None if counts is None else changed(book, row, counts),
     )
-    return Draft(f"correction/{correction_id}", row.request_id, now, payload)
+    return Draft(event_id(correction_id), row.request_id, now, payload)
+
+
+def event_id(correction_id: str) -> str:
+    """The id of the event that made a correction."""
+    return f"correction/{correction_id}"
 
 
 def month_of_correction(book: Book, row: RequestRow) -> str:

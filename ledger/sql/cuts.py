@@ -16,6 +16,7 @@ from ledger.sql import tables
 from ledger.sql.checks import gaps
 from ledger.sql.rows import EVENT_COLUMNS, event_of
 from ledger.sql.session import ReadSession
+from ledger.words import counted
 
 TOPIC = RequestAccepted.TOPIC
 Cut = dict[str, dict[str, int]]
@@ -77,9 +78,10 @@ def blockers(
             continue
         has = known.get(one.source, {}).get(TOPIC, 0)
         if has < claimed:
+            what = "of the events that it wrote"
             words = (
-                f"{claimed - has} of the events that it wrote have not come: {has} of {claimed} "
-                "are here without a gap; let it send them"
+                f"{counted(claimed - has, f'{what} has', f'{what} have')} not come: {has:,} of "
+                f"{claimed:,} are here without a gap; let it send them"
             )
             yield Blocker(one.source, words)
 

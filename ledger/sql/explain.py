@@ -10,19 +10,19 @@ from ledger.events import Event, PriceListed, RequestRejected
 from ledger.folds.attempts import AttemptRow
 from ledger.folds.book import Book
 from ledger.folds.cost import Cost, cost_of_rated
-from ledger.folds.money import Correction
 from ledger.folds.prices import Price
 from ledger.folds.rating import Rate, Rated
 from ledger.folds.requests import RequestRow
-from ledger.folds.usage import Cell, Totals, contribution
+from ledger.folds.usage import Cell, Rolled, contribution
 from ledger.sql import checks, tables
+from ledger.sql.adjust import Landed, landings_of
 from ledger.sql.attempts import attempts_of, priced
 from ledger.sql.bill import BillLine, bill
 from ledger.sql.intake import REGISTRY
 from ledger.sql.projections import MAIN, request_rows
 from ledger.sql.rated import Sheets, local_time, rated_request
 from ledger.sql.replay import load_book, registry_facts
-from ledger.sql.rows import EVENT_COLUMNS, event_of, request_of
+from ledger.sql.rows import EVENT_COLUMNS, event_of, hourly_of, request_of
 from ledger.sql.session import ReadSession
 from ledger.zones import local_day, month_of
 
@@ -39,10 +39,12 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     `events` stand in the order in which they happened; `aside` are those of it that were set aside,
     with the reason. `attempt_costs` has one for each of `attempts`. `rate` is what it is priced by,
     and `price_event` the event that published that price. `project_id` is that of the key when it
-    was accepted, `rated` its quantities (null while it is open), and `corrections` are what people
-    said of it later. `cell` is the cell of the hourly roll-up in which it counts with what that
-    holds, and `line` the finest line of its month's bill; both are null while it is open. `retries`
-    are the other requests to which the client gave the same id, by the time of acceptance.
+    was accepted, and `rated` its quantities (null while it is open). `landings` are what was told
+    of it behind the cut of a month and what people said of it later, each with the month in which
+    it counts. `cell` is the cell of the hourly roll-up in which it counts with what that holds, and
+    `line` the finest line of its own month's bill: null while it is open, and where the month's cut
+    has no end of it. `retries` are the other requests to which the client gave the same id, by the
+    time of acceptance.
     """
 
     request: RequestRow
@@ -55,8 +57,8 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     price_event: Event | None
     rated: Rated | None
     cost: Cost
-    corrections: list[Correction]
-    cell: tuple[Cell, Totals] | None
+    landings: list[tuple[str, Landed]]
+    cell: tuple[Cell, Rolled] | None
     line: BillLine | None
     retries: list[RequestRow]
 
@@ -75,6 +77,9 @@ def explain(read: ReadSession, request_id: str) -> Explained | None:
         project_id = sheets.at(at_us).project(row.key_id, at_us)
     rated = None if at_us is None else rated_request(row, sheets.at(at_us))
     attempts = attempts_of(read, request_id)
+    landings = landings_of(read, book, request_id)
+    held = next((one.after for _, one in landings if one.kind == "usage"), row)
+    on_line = None if held is None or at_us is None else rated_request(held, sheets.at(at_us))
     return Explained(
         request=row,
         events=events_of(read, request_id),
@@ -86,9 +91,9 @@ def explain(read: ReadSession, request_id: str) -> Explained | None:
         price_event=None if rate is None else _price_event(read, rate.price),
         rated=rated,
         cost=Cost(None, None) if rated is None else cost_of_rated(rated),
-        corrections=[one for one in book.corrections if one.request_id == request_id],
+        landings=landings,
         cell=_cell_of(read, row),
-        line=None if rated is None else _line_of(read, book, rated),
+        line=None if on_line is None else _line_of(read, book, on_line),
         retries=_retries(read, row),
     )
 
@@ -159,7 +164,7 @@ def _price_event(read: ReadSession, price: Price) -> Event | None:
     return None
 
 
-def _cell_of(read: ReadSession, row: RequestRow) -> tuple[Cell, Totals] | None:
+def _cell_of(read: ReadSession, row: RequestRow) -> tuple[Cell, Rolled] | None:
     counted = contribution(row)
     if counted is None:
         return None
@@ -172,7 +177,7 @@ def _cell_of(read: ReadSession, row: RequestRow) -> tuple[Cell, Totals] | None:
             table.c.basis == cell.basis,
         )
     )
-    return checks.cell_of_row(rows[0]) if rows else None
+    return hourly_of(rows[0]) if rows else None
 
 
 def _line_of(read: ReadSession, book: Book, rated: Rated) -> BillLine | None:

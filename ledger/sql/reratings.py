@@ -1,5 +1,6 @@
-"""Prices that began earlier than a minute from when they were published, with the reason. It only
-reads: each is in the record for ever, and whoever audits a bill should know of it."""
+"""Prices that were made anew, with the reason: they began earlier than a minute from when they were
+published, or took another's place. It only reads: each is in the record for ever, and whoever
+audits a bill should know of it."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -8,7 +9,6 @@ import msgspec
 
 from ledger.events import PriceListed
 from ledger.folds.book import Book, BookFold
-from ledger.folds.price_lists import AHEAD
 from ledger.sql.replay import registry_facts
 from ledger.sql.session import ReadSession
 
@@ -41,12 +41,12 @@ def reratings(read: ReadSession) -> Iterator[Rerating]:
             taken = fold.take(event, said) is None
             if not taken or not isinstance(said, PriceListed) or said.rerate is None:
                 continue
-            early = [one for one in said.entries if one.effective_from < event.time + AHEAD]
-            if early:
+            anew = [one for one in said.entries if one.price_id in fold.rerated]
+            if anew:
                 yield Rerating(
                     event=event.name,
                     at=event.time,
-                    models=tuple(sorted({one.model for one in early})),
-                    since=min(one.effective_from for one in early),
+                    models=tuple(sorted({one.model for one in anew})),
+                    since=min(one.effective_from for one in anew),
                     reason=said.rerate,
                 )

@@ -160,7 +160,7 @@ def passthrough(backend: Served) -> Iterator[Served]:
 def tollbook(backend: Served, data: Path) -> Iterator[Served]:
     """A real `tollbook serve` with its runner and ledger, in front of `backend`."""
     port = free_port()
-    command = [sys.executable, "-m", "gateway.cli.main"]
+    command = [sys.executable, "-m", "gateway.cli"]
     argv = [*command, "serve", "--backend", backend.url, "--backend-key", "env:BENCH_BACKEND_KEY"]
     argv += ["--models", "*", "--port", str(port), "--data", str(data)]
     with process(

@@ -114,7 +114,7 @@ def test_which_price_stands() -> None:
     prices.append(price("e", 5, -9, "key/k"))
     states = standing(prices, NOW)
     assert states == {"a": "past", "b": "past", "c": "now", "d": "later", "e": "now"}
-    assert len(prices_table(prices, states).rows) == 5
+    assert len(prices_table(prices, states, {}).rows) == 5
 
 
 def test_a_price_begins_in_a_minute_unless_it_rerates() -> None:

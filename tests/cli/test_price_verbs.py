@@ -2,12 +2,17 @@
 what a month would have cost."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ledger.clock import SystemClock
 from ledger.events import Usage
+from ledger.identity import mint_id
+from streams.local.layout import Layout
+from streams.log.registry import RegistryLog
 from tests.cli.books import dead_spool, run, run_json
 from tests.support import events as say
 
@@ -250,6 +255,81 @@ def test_an_early_price_needs_a_reason(data: Path) -> None:
     assert soon["state"] == "later"
     assert run(*early, *NOW, *at(data)).exit_code == 0
     assert [one["state"] for one in listed(data)] == ["now", "later"]
+
+
+def of_old(data: Path, model: str, begins: str) -> None:
+    """A single price, as an older version published them, by its exact name."""
+    start = datetime.fromisoformat(begins)
+    draft = say.price(f"old-{model}", {"other_out": "7"}, model=model, start=start)
+    directory = Layout(data).registry
+    RegistryLog(directory, f"/cli/old/{mint_id()}", clock=SystemClock()).append(lambda _: draft)
+
+
+def test_a_single_price_of_old_keeps_its_instant(data: Path, tmp_path: Path) -> None:
+    of_old(data, "m", "2027-12-01T00:00:00Z")
+    same = ("prices", "set", "m", "--out", "1", "--from", "2027-12-01")
+    refused = run(*same, *at(data))
+    assert refused.exit_code == 1 and "m has a price from 2027-12-01T00:00:00Z" in refused.stderr
+    assert "another instant by --from, or say --rerate with a reason" in refused.stderr
+    file = written(tmp_path, "p.csv", "model,from,out\nn,2027-12-01,1\nm,2027-12-01,2\n")
+    for dry in ((), ("--dry-run",)):
+        refused = run("prices", "import", file, *dry, *at(data))
+        assert refused.exit_code == 1 and f"{file}:3: m has a price from" in refused.stderr
+    assert [one["per_million"]["other_out"] for one in listed(data)] == ["7"]
+    done = run(*same, "--rerate", "a typing error", *at(data))
+    assert done.exit_code == 0, done.output
+    assert [(one["version"], one["rerate"]) for one in listed(data)] == [
+        (1, None),
+        (2, "a typing error"),
+    ]
+
+
+class Stopped:
+    """A clock at one instant that is still to come, so that no command sees another second."""
+
+    NOW = datetime(2027, 6, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.NOW
+
+
+def test_prices_of_one_second_begin_one_after_the_other(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.cli.prices.SystemClock", Stopped)
+    run_json("prices", "set", "m", "--in", "1", *at(data))
+    second = run_json("prices", "set", "m", "--out", "2", *at(data))
+    assert second["per_million"]["uncached_in"] == "1", "it goes on from the first"
+    run_json("prices", "set", "n", "--in", "1", *at(data))
+    file = written(tmp_path, "p.csv", "model,in\nm,3\nk,3\n")
+    run_json("prices", "import", file, *at(data))
+    begins = [(one["model"], one["from"].removeprefix("2027-06-01T12:")) for one in listed(data)]
+    assert begins == [
+        ("k", "01:03Z"),
+        ("m", "01:01Z"),
+        ("m", "01:02Z"),
+        ("m", "01:03Z"),
+        ("n", "01:01Z"),
+    ]
+    said = run("prices", "set", "m", "--in", "1", "--from", "2027-06-01T12:01:01Z", *at(data))
+    assert said.exit_code == 1 and "m has a price from" in said.stderr
+
+
+def test_the_list_says_why_prices_were_made_anew(data: Path, tmp_path: Path) -> None:
+    run("prices", "set", "m", "--in", "1", *SINCE, *at(data))
+    run("prices", "set", "m", "--in", "2", "--from", "2027-12-01", *at(data))
+    run("prices", "set", "m", "--in", "3", "--from", "2027-12-01", "--rerate", "a typo", *at(data))
+    assert [one["rerate"] for one in listed(data)] == ["a test of what was", None, "a typo"]
+    shown = run("prices", "list", *at(data)).stdout
+    assert "m from 2026-11-01T00:00:00Z, made anew (--rerate): a test of what was" in shown
+    assert "m from 2027-12-01T00:00:00Z, made anew (--rerate): a typo" in shown
+    assert shown.count("made anew") == 2
+    csv = written(tmp_path, "again.csv", run("prices", "list", "--csv", *at(data)).stdout)
+    assert "a typo" in Path(csv).read_text()
+    other = run("prices", "import", csv, "--dry-run", "--rerate", "x", "--data", str(data))
+    assert "no column" not in other.stderr
+    notes = run_json("audit", *at(data))["notes"]
+    assert len([note for note in notes if "made anew from 2027-12-01" in note]) == 1
 
 
 def test_an_audit_tells_of_prices_that_were_made_anew(data: Path) -> None:

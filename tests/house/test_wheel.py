@@ -72,7 +72,7 @@ def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
     }
     assert inside == wanted
     assert f"Version: {VERSION}\n" in metadata and "Private :: Do Not Upload" in metadata
-    assert "tollbook = gateway.cli.main:main" in entry_points and len(licences) == 1
+    assert "tollbook = gateway.cli.__main__:main" in entry_points and len(licences) == 1
 
 
 def test_each_top_level_name_has_one_owner(site: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_each_top_level_name_has_one_owner(site: Path, tmp_path: Path) -> None:
 
 
 def test_the_installed_command_answers_with_its_version(site: Path, tmp_path: Path) -> None:
-    code = "from gateway.cli.main import main; main(['--version'])"
+    code = "import sys; from gateway.cli.__main__ import main; sys.argv[1:] = ['--version']; main()"
     assert run_installed(site, code, tmp_path) == f"tollbook {VERSION}"
 
 

@@ -194,12 +194,15 @@ def test_gaps_are_named(ledger: Ledger) -> None:
         (tables.requests, {"accepted_us": 0}, "1970-01-01T00Z: 0 accepted, and 1 finished"),
         (tables.requests, {"source": OTHER}, "a difference of -1: r1"),
         (tables.attempts, {"failed": "made up"}, "attempt 1 of request r1: its events say Att"),
-        (tables.attempts, {"request_id": "r2"}, "1 attempts, and 0 of them are of a request"),
+        (tables.attempts, {"request_id": "r2"}, "has 1 row, and 0 of them are of a request"),
         (tables.counters, {"counters": "{}"}, 'its event says counters {"c":1}, its row says {}'),
         (tables.counters, {"fault": "none"}, "its event says fault None, its row says none"),
         (tables.counters, {"at_us": 5}, "at 2026-11-03T10:15:07Z by /gateway"),
-        (tables.counters, {"at_us": 5}, "there are 1 readings of engines, and 0 of them have"),
+        (tables.counters, {"at_us": 5}, "engines' readings has 1 row, and 0 of them have"),
         (tables.usage_hourly, {"other_out": 5}, "its requests add up to"),
+        (tables.usage_hourly, {"failed_attempts": 5}, "its requests add up to"),
+        (tables.usage_hourly, {"busy_us": 5}, "its requests add up to"),
+        (tables.usage_hourly, {"busy_known": 5}, "its requests add up to"),
         (tables.usage_hourly, {"key_id": "key-2"}, "in which no request counts"),
         (tables.keys, {"revoked_us": 5}, "keys key-1: its events say"),
         (tables.prices, {"cached_in_per_million": "1"}, "prices p1: its events say"),
@@ -285,7 +288,7 @@ def test_an_export_is_held_against_the_ledger(ledger: Ledger, tmp_path: Path) ->
     later = checked()
     assert later.clean
     assert later.notes == [
-        "1 requests of 2026-11 ended after it was exported; export it again to take them in"
+        "1 request of 2026-11 ended after it was exported; export it again to take them in"
     ]
     place = place_of(tmp_path / "exports", PARQUET, "2026-11")
     with (place / "bill.parquet").open("ab") as file:

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.clock import from_us
 from ledger.errors import BadQuery
 from ledger.events import BUCKETS, Draft, Usage
-from ledger.sql.bill import GROUPS, BillLine, bill, month_range
+from ledger.sql.bill import GROUPS, BillLine, bill
 from ledger.sql.names import erase_name, names_of, set_name
 from ledger.sql.session import Ledger
+from ledger.zones import month_span
 from tests.ledger.ledgers import Feeder, scribed
 from tests.support import events as say
 
@@ -159,7 +161,7 @@ def test_priced_and_unpriced_usage_are_not_mixed(ledger: Ledger) -> None:
 
 
 def test_a_month_is_half_open_and_utc(ledger: Ledger) -> None:
-    first, after = month_range("2026-12")
+    first, after = (from_us(us) for us in month_span("2026-12", "UTC"))
     assert (first, after) == (
         datetime(2026, 12, 1, tzinfo=UTC),
         datetime(2027, 1, 1, tzinfo=UTC),
@@ -231,13 +233,13 @@ def _totals(found: Sequence[BillLine]) -> tuple[int, int, Decimal, int]:
 @pytest.mark.parametrize("month", ["2026-13", "2026-00", "26-11", "2026-1", "2026", "x", "²026-11"])
 def test_what_is_no_month_is_refused(month: str) -> None:
     with pytest.raises(BadQuery, match="such as 2026-11"):
-        month_range(month)
+        month_span(month, "UTC")
 
 
 @given(st.text(max_size=9))
 def test_any_text_is_a_month_or_refused(text: str) -> None:
     try:
-        first, after = month_range(text)
+        first, after = (from_us(us) for us in month_span(text, "UTC"))
     except BadQuery:
         return
     assert f"{first:%Y-%m}" == text and first < after

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.clock import to_us
 from ledger.errors import MalformedEvent
 from ledger.events import Draft, payload_of
-from ledger.folds.book import Book, BookFold, price_at
+from ledger.folds.book import Book, BookFold
 from ledger.folds.book_entries import BookPages, book_of, entries_of
+from ledger.folds.rating import Sheet
+from ledger.sql.rated import local_time
 from tests.support import events
 from tests.support.events import START, Scribe, after
 
@@ -48,7 +51,9 @@ def test_a_book_comes_back_from_its_entries() -> None:
     assert sorted(again.prices, key=str) == sorted(book.prices, key=str)
     for model in ("m", "other"):
         for moment in (START, after(120)):
-            assert price_at(again, model, moment) == price_at(book, model, moment)
+            question = "key-1", model, to_us(moment), local_time
+            found = Sheet(again.prices).rate(*question)
+            assert found is not None and found == Sheet(book.prices).rate(*question)
 
 
 @given(st.randoms())

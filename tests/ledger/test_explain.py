@@ -57,7 +57,7 @@ def test_the_cell_and_the_line_are_those_that_hold_it(books: Books) -> None:
     assert late.line is not None and (late.line.requests, late.line.cost) == (2, "0.000032")
     assert early.rate is None and late.price_event is not None
     assert late.price_event.id == "p1" and late.cost == Cost(16_000_000, "USD")
-    assert early.cell is not None and early.cell[1].requests == 3
+    assert early.cell is not None and early.cell[1].totals.requests == 3
 
 
 def test_what_was_set_aside_of_a_request_is_told_with_its_reason(ledger: Ledger) -> None:

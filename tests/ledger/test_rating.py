@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from ledger.clock import from_us, to_us
 from ledger.events import PriceEntry
 from ledger.events.money import Band
-from ledger.folds.book import Book, price_at
 from ledger.folds.cost import cost_of
 from ledger.folds.money import Member
 from ledger.folds.prices import Price
@@ -25,6 +24,7 @@ from tests.support.prices import (
     entries,
     entry,
     made,
+    price_at,
     rated_by_hand,
     wall,
 )
@@ -110,7 +110,7 @@ def test_single_prices_of_old_hold_as_they_always_did(data: st.DataObject) -> No
         )
     sheet = Sheet(data.draw(st.permutations(prices)))
     at, model = data.draw(instants), data.draw(st.sampled_from(("m", "other", "m*", "mm")))
-    old = price_at(Book(prices=tuple(prices)), model, at)
+    old = price_at(prices, model, at)
     assert price_id(rate(sheet, at, model=model)) == (None if old is None else old.price_id)
 
 

@@ -319,7 +319,7 @@ def corrected(
         reason="counted twice",
         usage=usage,
     )
-    return Draft(f"correction/{request_id}/{base}", request_id, at, payload)
+    return Draft(f"correction/{payload.correction_id}", request_id, at, payload)
 
 
 class Scribe:

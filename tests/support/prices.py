@@ -65,6 +65,16 @@ def made(entries: Sequence[PriceEntry]) -> list[Price]:
     return prices
 
 
+def price_at(prices: Sequence[Price], model: str, moment: datetime) -> Price | None:
+    """The price of `model` at `moment` while there were single prices alone: the latest that had
+    begun, its own before that of `*`; of two for one instant that of the higher version."""
+    for name in (model, "*"):
+        begun = [one for one in prices if one.model == name and one.effective_from <= moment]
+        if begun:
+            return max(begun, key=lambda one: (one.effective_from, one.version))
+    return None
+
+
 def projects(at: datetime) -> list[Draft]:
     """One organization with the two projects of `PROJECTS`."""
     organization = OrganizationSet(organization_id="org-1", base=0, version=1)

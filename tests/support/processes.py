@@ -23,7 +23,7 @@ from tests.support.fake_backend import KEY
 from tests.support.shapes import Engine
 
 REPO = Path(__file__).resolve().parents[2]
-CLI = (sys.executable, "-c", "import sys; from gateway.cli.main import main; sys.exit(main())")
+CLI = (sys.executable, "-m", "gateway.cli")
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 40.0
 CLI_SECONDS_MAX = 60.0
@@ -172,6 +172,12 @@ def call(
             return Answer(refused.code, found, refused.read())
 
 
+def chat(url: str, key: str, model: str = "fake") -> Answer:
+    """One plain chat completion of the server at `url`."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+    return call(f"{url}/v1/chat/completions", body, key)
+
+
 class Gateway(Process):
     """A `tollbook serve` that this test started."""
 
@@ -214,6 +220,18 @@ def gateway(
     try:
         if ready:
             process.wait_ready()
+        yield process
+    finally:
+        process.stop()
+
+
+@contextlib.contextmanager
+def role(verb: str, folder: Path, *args: str) -> Iterator[Process]:
+    """`tollbook VERB`, which runs until it is told to stop, for the length of the block; its data
+    and its log are in `folder` under its name."""
+    command = (*CLI, verb, "--data", str(folder / verb), *args)
+    process = Process(command, folder / f"{verb}.log")
+    try:
         yield process
     finally:
         process.stop()
