@@ -11,6 +11,7 @@ from gateway.cli.output import Column, Table, json_text, show
 from gateway.cli.place import Place, place_option
 from gateway.cli.progress import progress
 from ledger.clock import SystemClock
+from ledger.words import counted
 
 if TYPE_CHECKING:
     from ledger.export.manifest import Manifest
@@ -22,7 +23,7 @@ FORMATS: Final = ("parquet", "csv", "focus-1.2", "focus-1.3", "focus-1.4", "arch
 CHANGES = {
     "new": "written",
     "same": "unchanged: the same bytes as before",
-    "replaced": "replaced: the ledger has changed since the last export",
+    "replaced": "replaced: since the last export the ledger has changed, or what writes the files",
 }
 
 
@@ -99,18 +100,25 @@ def _said(manifest: "Manifest") -> list[str]:
     if manifest.period == "open":
         said.append(
             f"{manifest.month} is open: what it adds up to can still change, until "
-            f"`tollbook close {manifest.month}` settles it"
+            f"`tollbook close {manifest.month}` freezes it"
+        )
+    elif manifest.period == "settled":
+        said.append(
+            f"{manifest.month} was settled with the first month that was closed, which is later: "
+            "it changes no more"
         )
     else:
         said.append(f"{manifest.month} is closed; root {manifest.root}")
-    said.append(f"{manifest.requests:,} requests with an end are in it")
+    said.append(f"it holds {counted(manifest.requests, 'request')} with an end")
     if manifest.corrections:
-        said.append(f"{manifest.corrections:,} lines of its bill correct others")
+        said.append(f"corrections of others: {counted(manifest.corrections, 'line')} of its bill")
     if manifest.open:
         again = "; export it again later" if manifest.period == "open" else ""
-        said.append(f"{manifest.open:,} open requests of the month are not{again}")
+        said.append(
+            f"it does not hold {counted(manifest.open, 'open request')} of the month{again}"
+        )
     if manifest.unpriced:
-        said.append(f"{manifest.unpriced:,} lines of its bill have no price")
+        said.append(f"without a price: tokens of {counted(manifest.unpriced, 'request')}")
     left = manifest.left_out
     if left is not None and left.unpriced_tokens:
         said.append(f"FOCUS has no row for tokens that have no price: {left.unpriced_tokens:,}")

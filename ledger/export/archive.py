@@ -16,6 +16,7 @@ from ledger.export.archive_columns import ARCHIVE_COLUMNS, EVENTS
 from ledger.export.columns import batch_of
 from ledger.export.manifest import ChainHead, ExportedFile, describe
 from ledger.export.parquet import write_parquet
+from ledger.export.read_back import read_back
 from ledger.folds.money import Period
 from ledger.sql.chain import Cut, Heads, Linked, heads_at, links
 from ledger.sql.session import ReadSession
@@ -67,8 +68,9 @@ def write_archive(
         max(0, sequence - earlier.get(chain, (0, ""))[0]) for chain, (sequence, _) in heads.items()
     )
     path = directory / EVENTS
-    for done in write_parquet(path, ARCHIVE_COLUMNS, _batches(read, heads, earlier)):
-        progress(done, total)
+    batches = _batches(read, heads, earlier)
+    wrote = write_parquet(path, ARCHIVE_COLUMNS, batches, lambda done: progress(done, total))
+    read_back(path, ARCHIVE_COLUMNS, wrote)
     return Archived(
         files=[describe(path, total)],
         heads=listed(heads),

@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import duckdb
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ledger.amounts import decimal_text, pico_of
 from ledger.chain import root_of
 from ledger.errors import BadQuery, ExportFailed
 from ledger.events import BUCKETS
 from ledger.export.archive import manifest_heads, write_archive
 from ledger.export.archive_columns import ARCHIVE
-from ledger.export.bill import batches_of, bill_lines, costs_of
-from ledger.export.columns import BILL_COLUMNS, ENDED_EVENT, Column
+from ledger.export.bill import batches_of, bill_lines, unpriced_in
+from ledger.export.cells import Cells
+from ledger.export.columns import BILL_COLUMNS, ENDED_EVENT
 from ledger.export.csv import write_csv
 from ledger.export.facts import Month, prices_before
 from ledger.export.focus.columns import VERSIONS, file_columns
@@ -42,13 +40,14 @@ from ledger.export.manifest import (
     Manifest,
     describe,
 )
-from ledger.export.parquet import read_back, write_parquet
+from ledger.export.opened import Opened, types_in
+from ledger.export.parquet import write_parquet
+from ledger.export.read_back import Found, read_back
 from ledger.export.rows import FILE_COLUMNS, request_batches
-from ledger.export.sums import BATCH_ROWS, Sums, by_roll_up
+from ledger.export.sums import Sums, by_roll_up
 from ledger.folds.book import Book
 from ledger.sql import tables
-from ledger.sql.adjust import period_of
-from ledger.sql.bill import BillLine
+from ledger.sql.bill import BillLine, totals_of
 from ledger.sql.session import ReadSession
 
 CSV: Final = "csv"
@@ -64,7 +63,6 @@ class Told(msgspec.Struct, frozen=True):
     rolled: Sums
     lines: list[BillLine]
     cost: dict[str, str]
-    unpriced: int
 
 
 class Written(msgspec.Struct, kw_only=True):
@@ -92,8 +90,8 @@ def write_format(
     if writer is None:
         raise BadQuery(f"there is no format {kind!r}; it is one of {', '.join(WRITERS)}")
     lines = bill_lines(read, month.month, month.book)
-    cost, unpriced = costs_of(lines)
-    told = Told(by_roll_up(read, month), lines, cost, unpriced)
+    unpriced = unpriced_in(read, month.month, month.book, lines)
+    told = Told(by_roll_up(read, month), lines, totals_of(lines))
     written = writer(read, month, told, directory, progress)
     period = month.period
     return Manifest(
@@ -103,7 +101,7 @@ def write_format(
         zone=month.zone,
         start=month.start,
         end=month.end,
-        period="open" if period is None else "closed",
+        period=month.state,
         root=month.root,
         cut=None if period is None else {name: dict(cut) for name, cut in period.cut.items()},
         requests=told.rolled.requests,
@@ -111,7 +109,7 @@ def write_format(
         tokens=told.rolled.tokens,
         known=told.rolled.known,
         corrections=sum(1 for line in lines if line.kind != "usage"),
-        cost=cost,
+        cost=told.cost,
         unpriced=unpriced,
         prices=prices_before(month),
         position=written.position,
@@ -168,43 +166,28 @@ class _Ends:
         return {source: {"requests": last} for source, last in self.last.items()}
 
 
-def _write_tables(
-    read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
-) -> Written:
-    """Every request and the finest lines of the bill, as Parquet."""
-    ends = _Ends()
-    batches = ends.watch(request_batches(read, month))
-    for done in write_parquet(directory / REQUESTS, FILE_COLUMNS, batches):
-        progress(done, told.rolled.requests)
-    for _ in write_parquet(directory / BILL, BILL_COLUMNS, batches_of(told.lines, BILL_COLUMNS)):
-        pass
-    return Written(
-        files=[
-            _checked(directory / REQUESTS, FILE_COLUMNS, "count(*)", told.rolled),
-            _checked(directory / BILL, BILL_COLUMNS, "sum(requests)", _of_lines(told.lines)),
-        ],
-        position=ends.position,
-    )
+def _tables_writer(write: Callable[..., Cells], requests: str, bill: str) -> Writer:
+    """Every request and the finest lines of the bill, in two files of these names."""
 
+    def write_tables(
+        read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
+    ) -> Written:
+        ends = _Ends()
+        total = told.rolled.requests
+        batches = ends.watch(request_batches(read, month))
+        rows = write(
+            directory / requests, FILE_COLUMNS, batches, lambda done: progress(done, total)
+        )
+        lines = write(directory / bill, BILL_COLUMNS, batches_of(told.lines, BILL_COLUMNS))
+        return Written(
+            files=[
+                _requests(directory / requests, rows, told.rolled),
+                _bill(directory / bill, lines, told),
+            ],
+            position=ends.position,
+        )
 
-def _write_csv(
-    read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
-) -> Written:
-    """The same two tables as CSV."""
-    ends = _Ends()
-    batches = ends.watch(request_batches(read, month))
-    requests, bill = directory / "requests.csv", directory / "bill.csv"
-    for done in write_csv(requests, FILE_COLUMNS, batches):
-        progress(done, told.rolled.requests)
-    for _ in write_csv(bill, BILL_COLUMNS, batches_of(told.lines, BILL_COLUMNS)):
-        pass
-    return Written(
-        files=[
-            _checked(requests, FILE_COLUMNS, "count(*)", told.rolled),
-            _checked(bill, BILL_COLUMNS, "sum(requests)", _of_lines(told.lines)),
-        ],
-        position=ends.position,
-    )
+    return write_tables
 
 
 def _of_lines(lines: Sequence[BillLine]) -> Sums:
@@ -225,12 +208,24 @@ def _told_buckets(lines: Sequence[BillLine]) -> dict[str, list[int]]:
     }
 
 
-def _checked(path: Path, columns: tuple[Column, ...], count: str, wanted: Sums) -> ExportedFile:
+def _requests(path: Path, wrote: Cells, wanted: Sums) -> ExportedFile:
+    """The entry of the file of requests, which came back with the sums `wanted`."""
+    return _checked(path, wrote, read_back(path, FILE_COLUMNS, wrote).sums, wanted)
+
+
+def _bill(path: Path, wrote: Cells, told: Told) -> ExportedFile:
+    """The entry of the file of the bill, which came back as the lines that were `told`."""
+    found = read_back(path, BILL_COLUMNS, wrote, requests="requests", cost=("cost", "currency"))
+    _same_cost(path, found, told.cost)
+    return _checked(path, wrote, found.sums, _of_lines(told.lines))
+
+
+def _checked(path: Path, wrote: Cells, found: Sums, wanted: Sums) -> ExportedFile:
     """The entry of a file that came back with the sums `wanted`. Raises `ExportFailed`."""
-    found, rows = read_back(path, columns, count)
     for what, here, there in (
         ("requests", found.requests, wanted.requests),
         ("tokens", found.tokens, wanted.tokens),
+        ("rows that know each bucket", found.known, wanted.known),
     ):
         if here != there:
             raise ExportFailed(
@@ -239,7 +234,17 @@ def _checked(path: Path, columns: tuple[Column, ...], count: str, wanted: Sums) 
                 "`tollbook rebuild`, which makes the roll-up anew from the events"
             )
     on_disk(path)
-    return describe(path, rows)
+    return describe(path, wrote.rows)
+
+
+def _same_cost(path: Path, found: Found, cost: dict[str, str]) -> None:
+    """Raise `ExportFailed` unless the file costs what the bill costs."""
+    there = {currency: total for currency, total in cost.items() if total != "0"}
+    if found.cost != there:
+        raise ExportFailed(
+            f"{path.name} would cost {found.cost}, and the bill says {there}; nothing was "
+            "exported: run `tollbook audit`, which names the difference"
+        )
 
 
 def _focus_writer(version: str) -> Writer:
@@ -252,11 +257,11 @@ def _focus_writer(version: str) -> Writer:
 
 
 def _as_closed(month: Month) -> Book:
-    """The book, with the tags of projects as they were when the month was closed."""
-    period = period_of(month.book, month.month)
-    if period is None:
+    """The book, with the tags of projects as they were when the month was closed or settled."""
+    held = month.standing.period
+    if held is None:
         return month.book
-    return msgspec.structs.replace(month.book, projects=period.projects)
+    return msgspec.structs.replace(month.book, projects=held.projects)
 
 
 def _write_focus(
@@ -273,18 +278,22 @@ def _write_focus(
     last = _Last()
     batches = last.watch(focus_batches(holdable(read, month.book, month.month), setting, version))
     path = directory / FOCUS
-    rows = 0
-    for rows in write_parquet(path, columns, batches):
-        progress(rows, max(rows, len(told.lines)))
+    expected = len(told.lines)
+    wrote = write_parquet(path, columns, batches, lambda done: progress(done, max(done, expected)))
     text = path.with_suffix(".csv")
-    for _ in write_csv(text, columns, pq.ParquetFile(path).iter_batches(BATCH_ROWS), seconds=True):
-        pass
+    # What the other library reads of the first goes into the second.
+    again = Opened(path, types_in(path, columns)).reader()
+    write_csv(text, columns, again, seconds=True)
     (directory / METADATA).write_bytes(metadata(month, version, last.end_us))
     for file in (path, text):
-        _conforms(file, version, told.cost)
+        _conforms(file, version, wrote, told.cost)
         on_disk(file)
     on_disk(directory / METADATA)
-    files = [describe(path, rows), describe(text, rows), describe(directory / METADATA, 0)]
+    files = [
+        describe(path, wrote.rows),
+        describe(text, wrote.rows),
+        describe(directory / METADATA, 0),
+    ]
     return Written(files=files, left_out=left_out(read, month.book, month.month))
 
 
@@ -301,7 +310,7 @@ class _Last:
             yield batch
 
 
-def _conforms(path: Path, version: str, cost: dict[str, str]) -> None:
+def _conforms(path: Path, version: str, wrote: Cells, cost: dict[str, str]) -> None:
     """Raise `ExportFailed` unless the file keeps every rule, and costs what the bill costs."""
     broken = check_focus(path, version)
     if broken:
@@ -309,26 +318,20 @@ def _conforms(path: Path, version: str, cost: dict[str, str]) -> None:
             f"{path.name} would not be FOCUS {version}, and nothing was exported: "
             + "; ".join(broken)
         )
-    file = "read_parquet(?)" if path.suffix == ".parquet" else "read_csv(?, all_varchar = true)"
-    with duckdb.connect(":memory:") as connection:
-        found = connection.execute(
-            "SELECT BillingCurrency, sum(BilledCost::DECIMAL(38,12)) AS cost "
-            f"FROM {file} GROUP BY ALL HAVING cost <> 0 ORDER BY 1",
-            [str(path)],
-        ).fetchall()
-    here = {currency: decimal_text(pico_of(f"{total:f}")) for currency, total in found}
-    there = {currency: total for currency, total in cost.items() if total != "0"}
-    if here != there:
-        raise ExportFailed(
-            f"{path.name} would cost {here}, and the bill says {there}; nothing was exported: run "
-            "`tollbook audit`, which names the difference"
-        )
+    amount = ("BilledCost", "BillingCurrency")
+    _same_cost(path, read_back(path, file_columns(version), wrote, cost=amount), cost)
 
 
 def _write_archive(
     read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
 ) -> Written:
     """The events of a closed month, from which its root can be made anew without us."""
+    if (settled_with := month.standing.settled_with) is not None:
+        raise ExportFailed(
+            f"{month.month} is before {settled_with}, the first month that was closed, and was "
+            "settled with it: it has no root of its own, and its events up to then are in the "
+            f"archive of that month: tollbook export --month {settled_with} --format archive"
+        )
     if month.period is None:
         raise ExportFailed(
             f"{month.month} is open, and only a closed month has a root that an archive can prove; "
@@ -355,8 +358,8 @@ def on_disk(path: Path) -> None:
 
 
 WRITERS: Final[dict[str, Writer]] = {
-    PARQUET: _write_tables,
-    CSV: _write_csv,
+    PARQUET: _tables_writer(write_parquet, REQUESTS, BILL),
+    CSV: _tables_writer(write_csv, "requests.csv", "bill.csv"),
     **{f"{PREFIX}{version}": _focus_writer(version) for version in VERSIONS},
     ARCHIVE: _write_archive,
 }

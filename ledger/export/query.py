@@ -14,6 +14,7 @@ import duckdb
 import msgspec
 
 from ledger.errors import ExportFailed, QueryRefused
+from ledger.export.duck import in_thread, interruptible
 from ledger.export.views import VIEWS, Connection, View, comment_on, create_empty
 from ledger.identity import mint_id
 from ledger.sql.session import Ledger
@@ -41,6 +42,7 @@ def run_query(ledger: Ledger, exports_dir: Path, sql: str) -> Result:
         tempfile.TemporaryDirectory(prefix="tollbook-query-") as spill,
         ledger.read() as read,
         duckdb.connect(":memory:") as connection,
+        interruptible(),
     ):
         try:
             _lock_down(connection, exports_dir, spill)
@@ -48,7 +50,7 @@ def run_query(ledger: Ledger, exports_dir: Path, sql: str) -> Result:
                 create_empty(connection, view)
             for view in _named(connection, sql):
                 view.fill(connection, read, exports_dir)
-            return _answer(connection, sql)
+            return in_thread(connection, lambda: _answer(connection, sql))
         except duckdb.Error as wrong:
             raise QueryRefused(_words(wrong)) from wrong
 
@@ -64,7 +66,11 @@ def save_views(ledger: Ledger, exports_dir: Path, path: Path) -> dict[str, int]:
     fresh = path.with_name(f".{path.name}.{mint_id()}")
     rows = {}
     try:
-        with ledger.read() as read, duckdb.connect(str(fresh)) as connection:
+        with (
+            ledger.read() as read,
+            duckdb.connect(str(fresh)) as connection,
+            interruptible(),
+        ):
             connection.execute("SET TimeZone = 'UTC'")
             for view in VIEWS:
                 if not view.of_files:

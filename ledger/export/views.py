@@ -17,6 +17,7 @@ from ledger.export import columns as c
 from ledger.export import finance as f
 from ledger.export.beneath import attempts_batch, conservation_batch
 from ledger.export.bill import batches_of, bill_lines, billed_months
+from ledger.export.duck import quoted
 from ledger.export.focus.columns import VERSIONS, file_columns
 from ledger.export.formats import WRITERS
 from ledger.export.manifest import BILL, FOCUS, PARQUET, REQUESTS, exports
@@ -53,10 +54,10 @@ def create_empty(connection: Connection, view: View) -> None:
 
 def comment_on(connection: Connection, view: View) -> None:
     """Say in the database what the table and each of its columns mean."""
-    connection.execute(f"COMMENT ON TABLE {view.name} IS {_quoted(view.meaning)}")
+    connection.execute(f"COMMENT ON TABLE {view.name} IS {quoted(view.meaning)}")
     for column in view.columns:
         unit = "" if column.unit is None else f" [{column.unit}]"
-        meaning = _quoted(column.meaning + unit)
+        meaning = quoted(column.meaning + unit)
         connection.execute(f'COMMENT ON COLUMN {view.name}."{column.name}" IS {meaning}')
 
 
@@ -149,8 +150,8 @@ def _files(
 
     def fill(connection: Connection, _: ReadSession, out_dir: Path) -> None:
         parts = [
-            f"SELECT {_quoted(manifest.month)} AS month, * "
-            f"FROM read_parquet({_quoted(str(directory / file))}, hive_partitioning = false)"
+            f"SELECT {quoted(manifest.month)} AS month, * "
+            f"FROM read_parquet({quoted(str(directory / file))}, hive_partitioning = false)"
             for directory, manifest in exports(out_dir, kind)
         ]
         if parts:
@@ -162,10 +163,6 @@ def _files(
 
     every = (c.EXPORT_COLUMNS[0], *columns)
     return View(name, meaning, every, fill, grain, of_files=True)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 _LINE_GRAIN = (

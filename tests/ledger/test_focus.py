@@ -16,6 +16,7 @@ from ledger.clock import from_us
 from ledger.errors import BadQuery, ExportFailed
 from ledger.events import BooksSet, PriceEntry, PriceListed, ProjectSet
 from ledger.export import formats
+from ledger.export.cells import Cells
 from ledger.export.columns import (
     COUNT,
     INSTANT,
@@ -375,8 +376,7 @@ def test_a_broken_run_leaves_the_files_of_the_run_before(
     before = bytes_of(small.exports)
     small.add(*life("r-new", at(20), "key-1"))
 
-    def full(*_: Any, **__: Any) -> Iterator[int]:
-        yield from ()
+    def full(*_: Any, **__: Any) -> Cells:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
@@ -457,7 +457,7 @@ def test_csv_tells_null_from_empty_and_writes_no_exponent(tmp_path: Path) -> Non
         "i": [FIRST, None, at(1), FIRST, FIRST],
     }
     path = tmp_path / "file.csv"
-    assert list(write_csv(path, columns, [batch_of(columns, values)])) == [5]
+    assert write_csv(path, columns, [batch_of(columns, values)]).rows == 5
     assert path.read_text() == (
         "t,m,n,l,i\n"
         '"",0.000000000001,1,a b,2026-10-31T23:00:00.000000Z\n'

@@ -111,7 +111,7 @@ def test_other_columns_types_and_orders_are_found(files: Path, tmp_path: Path) -
     assert "column Tags is missing" in found(made.drop_columns(["Tags"]))[0]
     place = made.column_names.index("BilledCost")
     floats = made.set_column(place, "BilledCost", made["BilledCost"].cast(pa.float64()))
-    assert found(floats) == ["column BilledCost is DOUBLE, and has to be DECIMAL(38,12)"]
+    assert found(floats) == ["column BilledCost is double, and has to be decimal128(38, 12)"]
     assert found(made.select(made.column_names[::-1])) == ["the columns stand in another order"]
     assert "column x does not belong here" in found(
         made.append_column("x", pa.nulls(made.num_rows, pa.string()))

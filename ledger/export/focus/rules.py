@@ -1,8 +1,8 @@
 """Our own check of a FOCUS file: columns, types, nulls and the specification's rules, exactly.
 
 Written from the specification's texts of 1.2, 1.3 and 1.4, each rule with its name there. Products
-are compared as decimals, digit by digit, which the public validator does in floats. It reads the
-file as it stands on the disk, with another library than the one that wrote it.
+are compared as decimals, digit by digit, which the public validator does in floats. The rules are
+SQL, and the file is read as it stands on the disk by another library than the one that wrote it.
 """
 
 import json
@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import duckdb
 import msgspec
+import pyarrow as pa
 
+from ledger.export.duck import in_thread
 from ledger.export.focus.columns import VERSIONS, FocusColumn, Version, file_columns, profile
 from ledger.export.focus.currencies import CURRENCIES
-from ledger.export.opened import opened, types_in
+from ledger.export.opened import Opened, types_in
 
 _LATER: Final[tuple[Version, ...]] = ("1.3", "1.4")
 
@@ -325,26 +327,43 @@ def check_focus(path: Path, version: str) -> list[str]:
     """
     path.stat()
     wanted = types_in(path, file_columns(version))
+    try:
+        file = Opened(path, wanted)
+    except pa.ArrowException as wrong:
+        return [f"{path.name} cannot be read as FOCUS {version}: {str(wrong).splitlines()[0]}"]
+    if list(file.types.items()) != list(wanted.items()):
+        return list(_strange(file.types, wanted))
     with duckdb.connect(":memory:") as connection:
-        try:
-            file = opened(connection, path, wanted)
-        except duckdb.Error as wrong:
-            return [f"{path.name} cannot be read as FOCUS {version}: {str(wrong).splitlines()[0]}"]
-        found = dict(zip(file.columns, (str(kind) for kind in file.types), strict=True))
-        if list(found.items()) != list(wanted.items()):
-            return list(_strange(found, wanted))
-        file.create_view("f")
+        connection.execute("SET TimeZone = 'UTC'")
+        rows = _Rows(connection, file)
         try:
             return [
-                *_broken(connection, rules_of(version)),
-                *_manifold(connection),
-                *_ill_formed(connection, version),
+                *_broken(rows, rules_of(version)),
+                *_manifold(rows),
+                *_ill_formed(rows, version),
             ]
-        except duckdb.Error as wrong:
+        except (duckdb.Error, pa.ArrowException) as wrong:
             return [f"{path.name} cannot be computed exactly: {str(wrong).splitlines()[0]}"]
 
 
-def _strange(found: dict[str, str], wanted: dict[str, str]) -> Iterator[str]:
+class _Rows:
+    """Asks about the rows of a file. Each question goes through it once, by the columns it needs;
+    in SQL they are `f`."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, file: Opened) -> None:
+        self._connection, self._file = connection, file
+
+    def ask(self, sql: str, names: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
+        self._connection.register("f", self._file.reader(names))
+
+        def answer() -> list[tuple[Any, ...]]:
+            found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
+            return found
+
+        return in_thread(self._connection, answer)
+
+
+def _strange(found: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:
     """In what way the columns that were found are not those wanted, or not in their order."""
     for name, kind in wanted.items():
         if found.get(name) != kind:
@@ -356,33 +375,33 @@ def _strange(found: dict[str, str], wanted: dict[str, str]) -> Iterator[str]:
         yield "the columns stand in another order"
 
 
-def _broken(connection: Any, rules: Sequence[Rule]) -> Iterator[str]:
+def _broken(rows: _Rows, rules: Sequence[Rule]) -> Iterator[str]:
     """The rules that rows break, all counted in one pass."""
     counts = ", ".join(f"count(*) FILTER (WHERE {rule.broken})" for rule in rules)
-    rows = connection.execute(f"SELECT {counts} FROM f").fetchone()
-    for rule, count in zip(rules, rows, strict=True):
+    (found,) = rows.ask(f"SELECT {counts} FROM f")
+    for rule, count in zip(rules, found, strict=True):
         if count:
             yield f"{rule.name}: {rule.text}; {count} rows break it"
 
 
-def _manifold(connection: Any) -> Iterator[str]:
+def _manifold(rows: _Rows) -> Iterator[str]:
     for name, one, other in _ONE_EACH:
-        found = connection.execute(
+        for (broken,) in rows.ask(
             f"SELECT {one} FROM f WHERE {one} IS NOT NULL GROUP BY {one} "
-            f"HAVING count(DISTINCT {other}) <> 1 ORDER BY {one} LIMIT 1"
-        ).fetchone()
-        if found is not None:
-            yield f"{name}: {one} has one and only one {other}; {found[0]!r} has not"
+            f"HAVING count(DISTINCT {other}) <> 1 ORDER BY {one} LIMIT 1",
+            (one, other),
+        ):
+            yield f"{name}: {one} has one and only one {other}; {broken!r} has not"
 
 
-def _ill_formed(connection: Any, version: str) -> Iterator[str]:
+def _ill_formed(rows: _Rows, version: str) -> Iterator[str]:
     """JSON columns that hold something else than one flat object."""
     for column in profile(version):
         if column.kind != "json":
             continue
-        texts = connection.execute(
-            f"SELECT DISTINCT {column.name} FROM f WHERE {column.name} IS NOT NULL"
-        ).fetchall()
+        texts = rows.ask(
+            f"SELECT DISTINCT {column.name} FROM f WHERE {column.name} IS NOT NULL", (column.name,)
+        )
         for (text,) in texts:
             if (wrong := _not_flat(text, own=column.name == "SkuPriceDetails")) is not None:
                 yield f"KeyValueFormat: {column.name} {wrong}: {text}"
