@@ -52,7 +52,22 @@ def link(
     """The head behind an event, 32 bytes: `head` is the one before it, `data` its data's bytes and
     `time_us` its time in microseconds since 1970 UTC."""
     time = _EPOCH + timedelta(microseconds=time_us)
-    linked = _Linked("1.0", id, source, topic, sequence, type, subject, time, msgspec.Raw(data))
+    return link_event(head, source, topic, sequence, id, type, subject, time, msgspec.Raw(data))
+
+
+def link_event(
+    head: bytes,
+    source: str,
+    topic: str,
+    sequence: int,
+    id: str,
+    type: str,
+    subject: str,
+    time: datetime,
+    data: msgspec.Raw,
+) -> bytes:
+    """`link` for an event that was read and is still whole; `time` is in UTC."""
+    linked = _Linked("1.0", id, source, topic, sequence, type, subject, time, data)
     return sha256(head + _encode(linked)).digest()
 
 

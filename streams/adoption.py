@@ -7,6 +7,7 @@ then sees a repetition and not a second truth.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -37,6 +38,44 @@ class OpenRequest(msgspec.Struct, frozen=True):
     model: str | None = None
 
 
+UNFOLDED_MAX: Final = 32
+"""Events of an open request that wait to be folded; a long stream tells its totals thousands of
+times."""
+
+
+class _Held:
+    """An open request: what was folded of it, and what came since.
+
+    Most requests end before anybody asks, and then nothing of them was folded for nothing.
+    """
+
+    __slots__ = ("_known", "_since", "offset")
+
+    def __init__(self, offset: int, known: OpenRequest | None = None) -> None:
+        self.offset = offset
+        self._known = known
+        self._since: list[tuple[Event, Payload]] = []
+
+    def take(self, event: Event, payload: Payload) -> None:
+        self._since.append((event, payload))
+        if len(self._since) >= UNFOLDED_MAX:
+            self.request()
+
+    def request(self) -> OpenRequest:
+        """How it stands now."""
+        row, model, time = None, None, None
+        if self._known is not None:
+            row, model, time = self._known.row, self._known.model, self._known.last_time
+        for event, payload in self._since:
+            row, time = fold_request(row, event, payload), event.time
+            if isinstance(payload, RequestAttempted):
+                model = payload.model
+        assert row is not None and time is not None, "it is held from its acceptance on"
+        self._since.clear()
+        self._known = OpenRequest(row, time, self.offset, model)
+        return self._known
+
+
 class SpoolLife:
     """What one spool's records say so far. Records are taken in order, from the first that exists.
 
@@ -44,51 +83,43 @@ class SpoolLife:
     """
 
     def __init__(self) -> None:
-        self.open: dict[str, OpenRequest] = {}
+        self._held: dict[str, _Held] = {}
         self.last: dict[str, int] = {}
         self.last_time: datetime | None = None
         self.source: str | None = None
         self.closed_itself = False
+
+    @property
+    def open(self) -> dict[str, OpenRequest]:
+        """The requests without an end, by id, in the order of their acceptance."""
+        return {request_id: held.request() for request_id, held in self._held.items()}
+
+    @open.setter
+    def open(self, requests: Mapping[str, OpenRequest]) -> None:
+        self._held = {name: _Held(request.offset, request) for name, request in requests.items()}
 
     def take(self, event: Event, payload: Payload, offset: int) -> None:
         """Go on by one record that was read from the log at or after `offset`."""
         self.source = event.source
         self.last[event.topic] = event.sequence
         self.last_time = event.time
-        match payload:
-            case RequestAccepted():
-                self._hold(payload.request_id, None, event, payload, offset)
-            case RequestAttempted() | TokensDelivered():
-                known = self.open.get(payload.request_id)
-                if known is not None:
-                    model = known.model
-                    if isinstance(payload, RequestAttempted):
-                        model = payload.model
-                    self._hold(payload.request_id, known.row, event, payload, known.offset, model)
-            case RequestFinished():
-                self.open.pop(payload.request_id, None)
-            case SourceClosed():
-                self.closed_itself |= payload.closed_source == event.source
-            case _:
-                # Rejections open nothing; marks, and what an adopter wrote for others, end nothing
-                # of this source.
-                return
+        if isinstance(payload, RequestFinished):
+            self._held.pop(payload.request_id, None)
+        elif isinstance(payload, RequestAccepted):
+            held = self._held[payload.request_id] = _Held(offset)
+            held.take(event, payload)
+        elif isinstance(payload, RequestAttempted | TokensDelivered):
+            known = self._held.get(payload.request_id)
+            if known is not None:
+                known.take(event, payload)
+        elif isinstance(payload, SourceClosed):
+            self.closed_itself |= payload.closed_source == event.source
+        # Rejections open nothing; marks, and what an adopter wrote for others, end nothing of this
+        # source.
 
     def oldest_open(self) -> int | None:
         """The lowest offset that is needed to close what is open; null if nothing is."""
-        return min((request.offset for request in self.open.values()), default=None)
-
-    def _hold(
-        self,
-        request_id: str,
-        row: RequestRow | None,
-        event: Event,
-        payload: Payload,
-        offset: int,
-        model: str | None = None,
-    ) -> None:
-        row = fold_request(row, event, payload)
-        self.open[request_id] = OpenRequest(row, event.time, offset, model)
+        return min((held.offset for held in self._held.values()), default=None)
 
 
 def abandoned(

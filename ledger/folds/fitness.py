@@ -5,6 +5,8 @@ agree on what is set aside.
 """
 
 from datetime import UTC, datetime
+from functools import cache
+from typing import get_args, get_type_hints
 
 import msgspec
 
@@ -50,8 +52,9 @@ def too_long(text: str) -> bool:
 def unfit(event: Event, payload: Payload) -> str | None:
     """Why an event that decodes can still not count; null if it can."""
     data = bytes(event.data)
-    # In JSON a NUL is always written so; in the data itself it harms nothing.
-    if b"\\u0000" in data:
+    # In JSON a NUL is always written so; in the data itself it harms nothing. One byte is found ten
+    # times faster than six, and most data has none.
+    if b"\\" in data and b"\\u0000" in data:
         for name, value in msgspec.structs.asdict(payload).items():
             if isinstance(value, str) and NUL in value:
                 return f"its {name} holds a NUL, which no text has"
@@ -60,17 +63,25 @@ def unfit(event: Event, payload: Payload) -> str | None:
             text = getattr(payload, name, None)
             if text is not None and too_long(text):
                 return f"its {name} is longer than the {NAME_BYTES_MAX} bytes that a name may have"
-    if b'"0001-' in data or b'"9999-' in data:
+    for name in moments(type(payload)):
+        moment = getattr(payload, name)
         # Only at the ends of time can a moment with an offset have no time in UTC.
-        for name, value in msgspec.structs.asdict(payload).items():
-            if isinstance(value, datetime) and not _in_time(value):
-                return f"its {name} is before the year 1 or behind the year 9999 in UTC"
+        if moment is not None and not 1 < moment.year < 9999 and not _in_time(moment):
+            return f"its {name} is before the year 1 or behind the year 9999 in UTC"
     if event.topic != payload.TOPIC:
         return f"{event.type} belongs to the topic {payload.TOPIC}, not {event.topic}"
     if isinstance(payload, REQUEST_TYPES) and not event.id.startswith(payload.request_id + "/"):
         # The audit finds the events of one request side by side by their ids.
         return f"the id {event.id} does not begin with its request's, {payload.request_id}/"
     return None
+
+
+@cache
+def moments(of: type[Payload]) -> tuple[str, ...]:
+    """The fields of a payload that are moments."""
+    hints = get_type_hints(of)
+    names = (field.name for field in msgspec.structs.fields(of))
+    return tuple(name for name in names if datetime in (hints[name], *get_args(hints[name])))
 
 
 def _in_time(moment: datetime) -> bool:

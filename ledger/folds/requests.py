@@ -6,6 +6,7 @@ one stands, as of two abandonments (a spool was put back and adopted again). So 
 duplicate or another order of the same events gives the same row.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -60,6 +61,18 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
         """True once the request has an end and with it a line on a bill."""
         return self.state != "open"
 
+    @property
+    def failed_attempts(self) -> int:
+        """How many of its calls failed. One that was never passed on has made none at all."""
+        return max(0, self.attempts - 1)
+
+    @property
+    def busy_us(self) -> int | None:
+        """How long it spent with a backend; null where nobody knows."""
+        if self.duration_us is None or self.overhead_us is None:
+            return None
+        return self.duration_us - self.overhead_us
+
 
 ABANDONED_REASON = "the gateway that served it died"
 """The reason on the row of a request whose end its gateway could not write."""
@@ -72,6 +85,23 @@ REQUEST_TYPES = (
     RequestAbandoned,
 )
 """The payloads that `fold_request` takes; every other type says nothing of an accepted request."""
+
+
+Told = tuple[Event, Payload]
+"""An event of a request with what it says."""
+
+
+def fold_told(row: RequestRow | None, told: Sequence[Told]) -> RequestRow:
+    """`row` advanced by at least one event of the same request, in their order.
+
+    What an end says again, whatever came before or comes behind it, is not folded for nothing.
+    """
+    if len(told) > 1 and any(type(said) is RequestFinished for _, said in told):
+        told = [one for one in told if not isinstance(one[1], RequestAttempted | TokensDelivered)]
+    for event, said in told:
+        row = fold_request(row, event, said)
+    assert row is not None, "a request is folded by what was told of it"
+    return row
 
 
 def fold_request(row: RequestRow | None, event: Event, payload: Payload) -> RequestRow:
@@ -92,7 +122,18 @@ def fold_request(row: RequestRow | None, event: Event, payload: Payload) -> Requ
 
 
 def _accepted(row: RequestRow | None, event: Event, said: RequestAccepted) -> RequestRow:
-    row = row or RequestRow(request_id=said.request_id)
+    if row is None:
+        return RequestRow(
+            request_id=said.request_id,
+            source=event.source,
+            key_id=said.key_id,
+            model=said.model,
+            endpoint=said.endpoint,
+            stream=said.stream,
+            accepted_at=event.time,
+            client_request=said.client_request,
+            client_retry=said.client_retry,
+        )
     return msgspec.structs.replace(
         row,
         source=event.source,

@@ -78,7 +78,7 @@ def heads_at(read: ReadSession, cut: Cut) -> Heads:
             at, text = max((one for one in heads if one[0] <= sequence), default=_START)
             head = bytes.fromhex(text)
             if at < sequence:
-                head = _walk(read, source, topic, (at, head), sequence)
+                head = walk(read, source, topic, (at, head), sequence)
                 if isinstance(read, WriteSession):
                     keep(read, source, topic, sequence, head)
             found[source, topic] = sequence, head.hex()
@@ -125,7 +125,7 @@ def advance(ledger: Ledger, most: int) -> int:
         made = []
         for source, topic, at, head in _far(read):
             upto = at + STEP
-            made.append((source, topic, upto, _walk(read, source, topic, (at, head), upto)))
+            made.append((source, topic, upto, walk(read, source, topic, (at, head), upto)))
             done += STEP
             if done >= most:
                 break
@@ -175,7 +175,7 @@ def _kept(read: ReadSession) -> dict[tuple[str, str], list[tuple[int, str]]]:
     return kept
 
 
-def _walk(read: ReadSession, source: str, topic: str, known: tuple[int, bytes], upto: int) -> bytes:
+def walk(read: ReadSession, source: str, topic: str, known: tuple[int, bytes], upto: int) -> bytes:
     """The head at `upto` from the one that is known at an earlier sequence."""
     after, head = known
     for run in links(read, source, topic, after, upto):

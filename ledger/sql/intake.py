@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from ledger.events import Event, same_fact
 from ledger.sql import tables
 from ledger.sql.projections import LOOKUP_MAX, Fact, Reach, runs
-from ledger.sql.rows import EVENT_COLUMNS, event_of, event_params
+from ledger.sql.rows import EVENT_COLUMNS, event_cells, event_of
 from ledger.sql.session import ReadSession, WriteSession
 from ledger.sql.upsert import insert_missing
 
@@ -38,13 +38,15 @@ class Aside(msgspec.Struct, frozen=True):
 
 class Taken(msgspec.Struct):
     """What became of the events of a batch. `renamed` are facts that came under another name than
-    they are stored under."""
+    they are stored under. `chains` are the new ones by source and topic, where all of the batch are
+    new and nothing else is known of their names; else it is empty."""
 
     new: list[Fact] = []
     duplicates: int = 0
     conflicts: int = 0
     reaches: dict[tuple[str, str], Reach] = {}
     renamed: list[Event] = []
+    chains: dict[tuple[str, str], list[Event]] = {}
 
     def reach(self, name: Name, *, fresh: bool) -> None:
         """Note that `name` was seen; `fresh` if its sequence was not known before."""
@@ -63,39 +65,44 @@ def take(
     tx: WriteSession, facts: Sequence[Fact], broken: Sequence[Aside], noticed_us: int
 ) -> Taken:
     """Store the new ones of `facts`, in order, and set `broken` aside."""
-    sequences = _sequences(fact.event for fact in facts)
-    registry = any(topic == REGISTRY for _, topic in sequences)
-    if not broken and not registry and not _near_known(tx, sequences):
-        taken = _take_all(tx, facts, sequences)
+    chains = _chains(fact.event for fact in facts)
+    registry = any(topic == REGISTRY for _, topic in chains)
+    if not broken and not registry and not _near_known(tx, chains):
+        taken = _take_all(tx, facts, chains)
         if taken is not None:
             return taken
     return _Careful(tx, facts, broken, noticed_us).run()
 
 
-Sequences = dict[tuple[str, str], list[int]]
-"""The sequences of some events by their source and topic, in the order of the events."""
+Chains = dict[tuple[str, str], list[Event]]
+"""Some events by their source and topic, in their order."""
 
 
-def _sequences(events: Iterable[Event]) -> Sequences:
-    found: Sequences = {}
+def _chains(events: Iterable[Event]) -> Chains:
+    found: Chains = {}
     for event in events:
-        found.setdefault((event.source, event.topic), []).append(event.sequence)
+        found.setdefault((event.source, event.topic), []).append(event)
     return found
 
 
-def _near_known(read: ReadSession, sequences: Sequences) -> bool:
-    """True if one of `sequences` may be noted outside the table `events`."""
-    return any(
-        read.rows(
-            _NEAR[table], {"source": source, "topic": topic, "low": min(run), "high": max(run)}
-        )
-        for (source, topic), run in sequences.items()
-        for table in _NEAR
-    )
+def _span(events: Sequence[Event]) -> tuple[int, int]:
+    """The lowest and the highest sequence."""
+    sequences = [event.sequence for event in events]
+    return min(sequences), max(sequences)
 
 
-_NEAR = {
-    table.name: select(table.c.sequence)
+def _near_known(tx: WriteSession, chains: Chains) -> bool:
+    """True if one of `chains` may have an event noted outside the table `events`."""
+    for (source, topic), events in chains.items():
+        low, high = _span(events)
+        span = {"source": source, "topic": topic, "low": low, "high": high}
+        if any(tx.ask(statement, span) for statement in _NEAR):
+            return True
+    return False
+
+
+_NEAR = [
+    select(table.c.sequence)
     .where(
         table.c.source == bindparam("source"),
         table.c.topic == bindparam("topic"),
@@ -103,19 +110,19 @@ _NEAR = {
     )
     .limit(1)
     for table in (tables.duplicates, tables.conflicts)
-}
+]
 
 
-def _take_all(tx: WriteSession, facts: Sequence[Fact], sequences: Sequences) -> Taken | None:
+def _take_all(tx: WriteSession, facts: Sequence[Fact], chains: Chains) -> Taken | None:
     """Store all of `facts`, or null and nothing stored if any of them is known already."""
     if facts:
         try:
             with tx.savepoint():
-                tx.insert(_EVENT, [event_params(fact.event, fact.data) for fact in facts])
+                tx.insert_cells(_EVENT, [event_cells(fact.event, fact.data) for fact in facts])
         except IntegrityError:
             return None
-    reaches = {name: Reach(max(run), len(run)) for name, run in sequences.items()}
-    return Taken(new=list(facts), reaches=reaches)
+    reaches = {name: Reach(_span(events)[1], len(events)) for name, events in chains.items()}
+    return Taken(new=list(facts), reaches=reaches, chains=chains)
 
 
 class _Careful:
@@ -198,23 +205,27 @@ class _Careful:
         for fact in self._taken.new:
             placed = fact.event.topic == REGISTRY
             place += placed
-            rows.append(event_params(fact.event, fact.data, place if placed else None))
+            rows.append(event_cells(fact.event, fact.data, place if placed else None))
         if rows:
-            self._tx.insert(_EVENT, rows)
+            self._tx.insert_cells(_EVENT, rows)
 
 
 _NAME = ("source", "topic", "sequence")
 
 
-def last_place(read: ReadSession) -> int:
+def last_place(tx: WriteSession) -> int:
     """The place of the last registry event that the ledger holds; 0 if it holds none."""
-    place: int | None = read.value(
-        select(tables.events.c.place)
-        .where(tables.events.c.place.is_not(None))
-        .order_by(tables.events.c.place.desc())
-        .limit(1)
-    )
-    return place or 0
+    for (place,) in tx.ask(_LAST_PLACE, {}):
+        return int(place)
+    return 0
+
+
+_LAST_PLACE = (
+    select(tables.events.c.place)
+    .where(tables.events.c.place.is_not(None))
+    .order_by(tables.events.c.place.desc())
+    .limit(1)
+)
 
 
 def _stored(
@@ -246,8 +257,8 @@ def _by_name(
         table.c.topic == bindparam("topic"),
         table.c.sequence.in_(bindparam("sequences", expanding=True)),
     )
-    for (source, topic), found in _sequences(events).items():
-        for run in runs(found, LOOKUP_MAX):
+    for (source, topic), found in _chains(events).items():
+        for run in runs((event.sequence for event in found), LOOKUP_MAX):
             yield statement, {"source": source, "topic": topic, "sequences": run}
 
 

@@ -34,7 +34,7 @@ from ledger.sql.replay import (
     registry_facts,
     stored_facts,
 )
-from ledger.sql.rows import request_of, request_params
+from ledger.sql.rows import request_cells, request_of
 from ledger.sql.session import Ledger, WriteSession
 from ledger.sql.upsert import upsert
 
@@ -113,9 +113,9 @@ def _carry_over(tx: WriteSession, to: Projection) -> None:
         running = [request_of(row) for row in part]
         known = request_rows(tx, to, [row.request_id for row in running])
         kept = [_with_running(known.get(row.request_id), row) for row in running]
-        rows = [request_params(row) for row in kept if row is not None]
+        rows = [request_cells(row) for row in kept if row is not None]
         if rows:
-            tx.insert(upsert(tx.dialect, to.requests), rows)
+            tx.insert_cells(upsert(tx.dialect, to.requests), rows)
     reached = select(tables.source_topics).where(
         tables.source_topics.c.topic.in_(tables.NOT_KEPT_TOPICS)
     )

@@ -1,9 +1,10 @@
 """Between the folds' values and rows of the tables. It decides nothing and touches no session."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
+from sqlalchemy import ColumnElement, case, func
 
 from ledger.amounts import decimal_text, pico_per_token
 from ledger.clock import from_us, to_us
@@ -12,10 +13,15 @@ from ledger.folds.attempts import AttemptRow
 from ledger.folds.book import Key
 from ledger.folds.prices import Price, PricedBand
 from ledger.folds.requests import RequestRow
-from ledger.folds.usage import Cell, Totals
+from ledger.folds.usage import Cell, Rolled, Totals
 from ledger.sql import tables
 
 Params = dict[str, object]
+"""A row by the names of its columns."""
+
+Cells = tuple[object, ...]
+"""A row in the order of its table's columns: where there are thousands, names cost as much as what
+they name."""
 
 EVENT_COLUMNS = tuple(c for c in tables.events.columns if c.name != "place")
 """What `event_of` reads, in its order."""
@@ -24,20 +30,20 @@ REQUEST_COLUMNS = tuple(tables.requests.columns)
 """What `request_of` reads, in its order."""
 
 
-def event_params(event: Event, data: str, place: int | None = None) -> Params:
+def event_cells(event: Event, data: str, place: int | None = None) -> Cells:
     """The row of `event`; `data` is its data as text, `place` its place in the registry."""
-    return {
-        "source": event.source,
-        "topic": event.topic,
-        "sequence": event.sequence,
-        "id": event.id,
-        "type": event.type,
-        "subject": event.subject,
-        "time_us": to_us(event.time),
-        "recorded_us": to_us(event.recordedtime),
-        "place": place,
-        "data": data,
-    }
+    return (
+        event.source,
+        event.topic,
+        event.sequence,
+        event.id,
+        event.type,
+        event.subject,
+        to_us(event.time),
+        to_us(event.recordedtime),
+        place,
+        data,
+    )
 
 
 def event_of(row: Sequence[Any]) -> Event:
@@ -56,36 +62,39 @@ def event_of(row: Sequence[Any]) -> Event:
     )
 
 
-def request_params(row: RequestRow) -> Params:
+def request_cells(row: RequestRow) -> Cells:
     """The row of a request."""
-    usage = row.usage
-    return {
-        "request_id": row.request_id,
-        "state": row.state,
-        "source": row.source,
-        "key_id": row.key_id,
-        "model": row.model,
-        "endpoint": row.endpoint,
-        "stream": row.stream,
-        "accepted_us": None if row.accepted_at is None else to_us(row.accepted_at),
-        "backend_id": row.backend_id,
-        "attempts": row.attempts,
-        "chunks": row.chunks,
-        "basis": row.basis,
-        "uncached_in": usage.uncached_in,
-        "cached_in": usage.cached_in,
-        "cache_write_in": usage.cache_write_in,
-        "reasoning_out": usage.reasoning_out,
-        "other_out": usage.other_out,
-        "outcome": row.outcome,
-        "status": row.status,
-        "reason": row.reason,
-        "first_token_us": row.first_token_us,
-        "duration_us": row.duration_us,
-        "overhead_us": row.overhead_us,
-        "client_request": row.client_request,
-        "client_retry": row.client_retry,
-    }
+    return (
+        row.request_id,
+        row.state,
+        row.source,
+        row.key_id,
+        row.model,
+        row.endpoint,
+        row.stream,
+        None if row.accepted_at is None else to_us(row.accepted_at),
+        row.backend_id,
+        row.attempts,
+        row.chunks,
+        row.basis,
+        *row.usage.counts(),
+        row.outcome,
+        row.status,
+        row.reason,
+        row.first_token_us,
+        row.duration_us,
+        row.overhead_us,
+        row.client_request,
+        row.client_retry,
+    )
+
+
+def request_params(row: RequestRow) -> Params:
+    """The row of a request by the names of its columns."""
+    return dict(zip(_REQUEST_NAMES, request_cells(row), strict=True))
+
+
+_REQUEST_NAMES = tuple(column.name for column in REQUEST_COLUMNS)
 
 
 def request_of(row: Sequence[Any]) -> RequestRow:
@@ -101,7 +110,8 @@ def request_of(row: Sequence[Any]) -> RequestRow:
         key_id=key_id,
         model=model,
         endpoint=endpoint,
-        stream=stream,
+        # As the driver gives it, it is a number in SQLite.
+        stream=None if stream is None else bool(stream),
         accepted_at=None if accepted_us is None else from_us(accepted_us),
         backend_id=backend_id,
         attempts=attempts,
@@ -119,8 +129,9 @@ def request_of(row: Sequence[Any]) -> RequestRow:
     )
 
 
-def usage_params(cell: Cell, totals: Totals) -> Params:
+def usage_params(cell: Cell, rolled: Rolled) -> Params:
     """The row of one cell of the hourly roll-up."""
+    totals = rolled.totals
     row: Params = {
         "hour_us": to_us(cell.hour),
         "key_id": cell.key_id,
@@ -131,18 +142,45 @@ def usage_params(cell: Cell, totals: Totals) -> Params:
     for name, tokens, known in zip(BUCKETS, totals.tokens, totals.known, strict=True):
         row[name] = tokens
         row[f"{name}_known"] = known
+    row["failed_attempts"] = rolled.failed_attempts
+    row["busy_us"] = rolled.busy_us
+    row["busy_known"] = rolled.busy_known
     return row
 
 
-def attempt_params(row: AttemptRow) -> Params:
+def rolled_of(numbers: Iterable[Any]) -> Rolled:
+    """What a cell holds, of its columns behind its name, or of sums over such rows."""
+    # Postgres sums to a decimal, and to null where every value is null.
+    requests, a, b, c, d, e, *more = (int(number or 0) for number in numbers)
+    ka, kb, kc, kd, ke, failed, busy, known = more
+    totals = Totals(requests, (a, b, c, d, e), (ka, kb, kc, kd, ke))
+    return Rolled(totals, failed, busy, known)
+
+
+def hourly_of(row: Sequence[Any]) -> tuple[Cell, Rolled]:
+    """A cell of the hourly roll-up and what is in it, of a row of the table's columns."""
+    hour_us, key_id, model, basis, *numbers = row
+    return Cell(from_us(hour_us), key_id, model, basis), rolled_of(numbers)
+
+
+def sums_of_requests() -> list[ColumnElement[int]]:
+    """What requests with an end add up to, in the order of `rolled_of`."""
+    table = tables.requests
+    busy = table.c.duration_us - table.c.overhead_us
+    return [
+        func.count(),
+        *(func.sum(table.c[name]) for name in BUCKETS),
+        *(func.count(table.c[name]) for name in BUCKETS),
+        func.sum(case((table.c.attempts > 1, table.c.attempts - 1), else_=0)),
+        func.sum(busy),
+        func.count(busy),
+    ]
+
+
+def attempt_cells(row: AttemptRow) -> Cells:
     """The row of an attempt."""
-    return {
-        "request_id": row.request_id,
-        "attempt": row.attempt,
-        "backend_id": row.backend_id,
-        "started_us": None if row.started_at is None else to_us(row.started_at),
-        "failed": row.failed,
-    }
+    started_us = None if row.started_at is None else to_us(row.started_at)
+    return row.request_id, row.attempt, row.backend_id, started_us, row.failed
 
 
 def attempt_of(row: Sequence[Any]) -> AttemptRow:

@@ -5,33 +5,19 @@ transaction, alone at the ledger, committed when its block ends and rolled back 
 Errors of the database leave here as `LedgerUnavailable` with words.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Connection,
-    Dialect,
-    Engine,
-    Executable,
-    Insert,
-    Row,
-    Text,
-    inspect,
-)
+from sqlalchemy import Connection, Engine, Executable, Insert, Row, inspect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql import ClauseElement
 
 from ledger.errors import LedgerUnavailable
 from ledger.sql.engines import Durability, engine_for, explain, reads, shown, url_of, writes
+from ledger.sql.prepared import Cells, PreparedInsert, prepared, prepared_insert, run
 
 
 class ReadSession:
@@ -90,54 +76,53 @@ class WriteSession(ReadSession):
         For many rows, as they go to the driver as they are. `statement` should be kept: the same
         object is compiled once.
         """
-        sql, given = _compiled(self._connection.dialect, statement)
-        self._connection.exec_driver_sql(sql, given(rows))
+        ready = prepared_insert(self._connection.dialect, statement)
+        self._insert(ready, ready.by_name(rows))
+
+    def insert_cells(self, statement: Insert, rows: Sequence[Cells]) -> None:
+        """As `insert`, for rows that have every column in the order of the table."""
+        ready = prepared_insert(self._connection.dialect, statement)
+        self._insert(ready, ready.ordered(rows, tuple(statement.table.columns.keys())))
+
+    def _insert(self, ready: PreparedInsert, rows: Sequence[Cells]) -> None:
+        many = self.dialect == "sqlite"
+        run(self._connection, ready.sql, ready.for_driver(rows), many=many).close()
+
+    def ask(self, statement: ClauseElement, values: Mapping[str, object]) -> list[Any]:
+        """The rows of `statement` as tuples of the driver; a boolean of SQLite is a number there.
+
+        For what is asked with every batch. `statement` should be kept, as for `insert`.
+        """
+        ready = prepared(self._connection.dialect, statement)
+        cursor = run(self._connection, ready.sql, ready.cells(values))
+        found = cursor.fetchall()
+        cursor.close()
+        return list(found)
+
+    def do(self, statement: ClauseElement, values: Mapping[str, object]) -> int:
+        """Run a statement that writes, as `ask` does; the rows that it touched."""
+        ready = prepared(self._connection.dialect, statement)
+        cursor = run(self._connection, ready.sql, ready.cells(values))
+        touched = cursor.rowcount
+        cursor.close()
+        return touched
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """A part that can fail alone: what it wrote is undone if its block raises."""
-        with self._connection.begin_nested():
+        run(self._connection, "SAVEPOINT part", ()).close()
+        try:
             yield
+        except BaseException:
+            run(self._connection, "ROLLBACK TO SAVEPOINT part", ()).close()
+            run(self._connection, "RELEASE SAVEPOINT part", ()).close()
+            raise
+        run(self._connection, "RELEASE SAVEPOINT part", ()).close()
 
     @property
     def connection(self) -> Connection:
         """The connection inside this transaction, for schema changes. Never commit it."""
         return self._connection
-
-
-Rows = Sequence[Mapping[str, object]]
-Given = Callable[[Rows], Any]
-"""From rows by column name to what the driver takes."""
-
-
-@lru_cache(maxsize=64)
-def _compiled(dialect: Dialect, statement: Insert) -> tuple[str, Given]:
-    """The SQL of `statement` with a value for every column, and how the driver wants the rows."""
-    compiled = statement.compile(dialect=dialect)
-    assert isinstance(compiled, SQLCompiler), "an insert is compiled by the compiler of SQL"
-    # Rows skip SQLAlchemy's conversions, so there may be no type that needs one.
-    for column in statement.table.columns:
-        assert isinstance(column.type, Text | BigInteger | Boolean), f"{column} needs a conversion"
-    assert compiled.positiontup, "an insert without values is none"
-    every = itemgetter(*compiled.positiontup)
-    if dialect.name == "sqlite":
-        return compiled.string, lambda rows: [every(row) for row in rows]
-    quoted = dialect.identifier_preparer.quote
-    source = f"json_populate_recordset(NULL::{quoted(statement.table.name)}, %s)"
-    columns = ", ".join(map(quoted, compiled.positiontup))
-    sql, found = _VALUES.subn(f"SELECT {columns} FROM {source}", compiled.string)
-    assert found == 1, f"an insert has its values once: {compiled.string}"
-
-    def one_message(rows: Rows) -> tuple[str]:
-        # One statement for all rows: the driver takes four times as long for one after the other.
-        for row in rows:
-            every(row)
-        return (msgspec.json.encode(rows).decode(),)
-
-    return sql, one_message
-
-
-_VALUES = re.compile(r"VALUES \([^()]*\)")
 
 
 class Ledger:

@@ -19,6 +19,7 @@ from ledger.folds.fitness import NUL, nameless, too_long, unfit
 from ledger.sql import tables
 from ledger.sql.intake import REGISTRY, Aside, Taken, last_place, name_of, take
 from ledger.sql.late import project_late
+from ledger.sql.linking import Learned, Linking
 from ledger.sql.projections import (
     MAIN,
     Fact,
@@ -82,6 +83,7 @@ class LedgerWriter:
         self._clock = clock
         self._book = Book()
         self._place = 0
+        self._linking = Linking()
 
     def position(self, log: str) -> int:
         """The offset from which `log` is to be read next; 0 for a log that is new here."""
@@ -125,9 +127,17 @@ class LedgerWriter:
             project_reach(tx, MAIN, taken.reaches)
             before, book, place = self._project_registry(tx, taken)
             project_late(tx, MAIN, before.periods, book.periods, taken.new, taken.renamed)
+            learned = self._link(tx, taken)
         # Only what is committed may be remembered.
         self._book, self._place = book, place
+        self._linking.remember(learned)
         return Written(len(taken.new), taken.duplicates, taken.conflicts + poisoned)
+
+    def _link(self, tx: WriteSession, taken: Taken) -> Learned:
+        """Go on with the chains of what was taken."""
+        if taken.chains:
+            return self._linking.follow(tx, taken.chains)
+        return self._linking.catch_up(tx, {one: r.last for one, r in taken.reaches.items()})
 
     def _project_registry(self, tx: WriteSession, taken: Taken) -> tuple[Book, Book, int]:
         """The book before this batch and after it, and the place that it stands at then."""
@@ -166,20 +176,15 @@ def _sort(events: Iterable[Event], said: Iterable[Said]) -> tuple[list[Fact], li
         reason = nameless(event)
         if reason is not None:
             broken.append(Aside(_named(event), reason))
-            continue
-        if isinstance(payload, EventError):
+        elif isinstance(payload, EventError):
             broken.append(Aside(event, str(payload)))
-            continue
-        try:
-            data = str(event.data, "utf-8")
-        except UnicodeDecodeError as wrong:
-            broken.append(Aside(event, str(wrong)))
-            continue
-        reason = unfit(event, payload)
-        if reason is None:
-            facts.append(Fact(event, payload, data))
-        else:
+        elif (reason := unfit(event, payload)) is not None:
             broken.append(Aside(event, reason))
+        else:
+            try:
+                facts.append(Fact(event, payload, str(event.data, "utf-8")))
+            except UnicodeDecodeError as wrong:
+                broken.append(Aside(event, str(wrong)))
     return facts, broken
 
 
@@ -212,7 +217,7 @@ _MOVE = (
 
 def _move(tx: WriteSession, batch: Batch) -> None:
     here = {"of": batch.log, "old": batch.read_from, "new": batch.next_offset}
-    if tx.execute(_MOVE, here):
+    if tx.do(_MOVE, here):
         return
     found = tx.value(
         select(tables.positions.c.next_offset).where(tables.positions.c.log == batch.log)
@@ -238,7 +243,7 @@ def _forget_unread(tx: WriteSession, batch: Batch) -> None:
     """What could not be read before and is read by `batch` is no fault of the log any more."""
     if batch.next_offset > batch.read_from:
         span = {"of": batch.log, "low": batch.read_from, "high": batch.next_offset}
-        tx.execute(_UNREAD, span)
+        tx.do(_UNREAD, span)
 
 
 def _set_poison_aside(tx: WriteSession, batch: Batch, noticed_us: int) -> int:

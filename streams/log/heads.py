@@ -6,8 +6,7 @@ Reading begins at the writer's last mark, which told its heads: what is older ne
 from collections.abc import Mapping
 from typing import Final
 
-from ledger.chain import START, UNCHAINED_TOPICS, link
-from ledger.clock import to_us
+from ledger.chain import START, UNCHAINED_TOPICS, link_event
 from ledger.errors import EventError
 from ledger.events import Event, SourceMark, payload_of
 from streams.log.reader import SpoolReader
@@ -74,7 +73,7 @@ class _Known:
             return
         self.heads[event.topic] = (
             event.sequence,
-            link(
+            link_event(
                 head,
                 event.source,
                 event.topic,
@@ -82,8 +81,8 @@ class _Known:
                 event.id,
                 event.type,
                 event.subject,
-                to_us(event.time),
-                bytes(event.data),
+                event.time,
+                event.data,
             ),
         )
 

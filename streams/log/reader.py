@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ledger.events import Event
-from streams.codec import decode
+from streams.codec import decode, decode_all
 from streams.errors import CodecError, LogCorrupt
 from streams.log.segment import FRAME_BYTES_MAX, HEADER_BYTES, Frame, next_frame, records, scan
 from streams.log.spool import CONSUMED, SOURCE, consumed_mark, segment_name
@@ -227,6 +227,11 @@ class SpoolReader:
 
 def decoded(frames: list[Frame], offset: int) -> tuple[list[Event], list[BadRecord]]:
     """The records in `frames` of a log whose scanned bytes began at the logical `offset`."""
+    if not frames:
+        return [], []
+    whole = decode_all(b"\n".join([payload for _, payload in frames]))
+    if whole is not None:
+        return whole, []
     events: list[Event] = []
     poison: list[BadRecord] = []
     for start, payload in frames:

@@ -7,6 +7,7 @@ module opens no file.
 """
 
 import struct
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -58,16 +59,25 @@ def records(payload: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def scan(data: bytes, start: int = 0) -> Scan:
-    """All whole frames of `data` from `start` on, up to the first bytes that are not one.
+def scan(data: bytes, start: int = 0, most: int = sys.maxsize) -> Scan:
+    """The whole frames of `data` from `start` on, `most` of them, up to bytes that are none.
 
     Any bytes give a value. What stands behind `end` is torn, has not arrived yet, or is broken:
     `next_frame` tells the last from the others.
     """
-    frames = []
-    while (payload := _payload(data, start)) is not None:
+    frames: list[Frame] = []
+    size = len(data)
+    while (body := start + HEADER_BYTES) <= size and len(frames) < most:
+        length, checksum = _HEADER.unpack_from(data, start)
+        end = body + length
+        # No length of 0: a hole of zeros, as a power cut leaves it, has a valid CRC-32 of 0.
+        if not 0 < length <= FRAME_BYTES_MAX or end > size:
+            break
+        payload = data[body:end]
+        if zlib.crc32(payload) != checksum:
+            break
         frames.append(Frame(start, payload))
-        start += HEADER_BYTES + len(payload)
+        start = end
     return Scan(frames, start)
 
 
@@ -79,20 +89,7 @@ def next_frame(data: bytes, start: int) -> int | None:
     """
     found = data.find(_RECORD_START, start + HEADER_BYTES)
     while found >= 0:
-        if _payload(data, found - HEADER_BYTES) is not None:
+        if scan(data, found - HEADER_BYTES, most=1).frames:
             return found - HEADER_BYTES
         found = data.find(_RECORD_START, found + 1)
     return None
-
-
-def _payload(data: bytes, start: int) -> bytes | None:
-    """The payload of the frame at `start`, or null if the bytes there are not a whole frame."""
-    body = start + HEADER_BYTES
-    if body > len(data):
-        return None
-    length, checksum = _HEADER.unpack_from(data, start)
-    # A length of 0 is refused: a hole of zeros, as a power cut leaves it, has a valid CRC-32 of 0.
-    if not 0 < length <= FRAME_BYTES_MAX or body + length > len(data):
-        return None
-    payload = data[body : body + length]
-    return payload if zlib.crc32(payload) == checksum else None

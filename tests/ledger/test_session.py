@@ -4,14 +4,20 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
+from ledger.events import Event
 from ledger.folds.requests import RequestRow
 from ledger.sql import tables
-from ledger.sql.rows import event_params, request_of, request_params
+from ledger.sql.rows import event_cells, request_of, request_params
 from ledger.sql.session import Ledger
 from ledger.sql.upsert import insert_missing, upsert
 from tests.ledger.ledgers import count, scribed
 from tests.support import events as say
 from tests.support.events import START
+
+
+def event_params(event: Event, data: str) -> dict[str, object]:
+    return dict(zip(tables.events.columns.keys(), event_cells(event, data), strict=True))
+
 
 ROW = RequestRow(request_id="r1", stream=True, accepted_at=START, source="s", client_request="c")
 
