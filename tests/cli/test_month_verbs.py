@@ -119,8 +119,12 @@ def test_what_has_no_price_is_one_number_everywhere(tmp_path: Path, where: Where
         tmp_path,
         say.mark(SOURCE, 1, OCTOBER, {}),
         *(
-            say.finished(f"q{n}", OCTOBER, usage=Usage(uncached_in=9, reasoning_out=out))
+            draft
             for n, out in enumerate((4, 5, 0))
+            for draft in (
+                say.accepted(f"q{n}", OCTOBER),
+                say.finished(f"q{n}", OCTOBER, usage=Usage(uncached_in=9, reasoning_out=out)),
+            )
         ),
     )
     out = ("--out", str(tmp_path / "out"))
