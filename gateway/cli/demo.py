@@ -16,7 +16,7 @@ import click
 
 from gateway.cli.bill import bill_table, line_json
 from gateway.cli.data import change_registry, for_writing, name_key, registry
-from gateway.cli.failure import EXIT_FAILED, Stop
+from gateway.cli.failure import EXIT_FAILED
 from gateway.cli.keys import issue
 from gateway.cli.options import json_option
 from gateway.cli.output import Column, Table, cell_text, json_text, show
@@ -24,7 +24,6 @@ from gateway.cli.place import Place
 from gateway.cli.price_entries import named_prices
 from gateway.cli.price_words import per_million
 from gateway.cli.prices import listing
-from gateway.demo.errors import DemoFailed
 from gateway.secrets import put_secret
 from gateway.settings import Settings
 from ledger.clock import SystemClock, to_us
@@ -36,7 +35,7 @@ from ledger.zones import local
 if TYPE_CHECKING:
     from gateway.demo.checks import Compared
     from gateway.demo.story import Outcome, Plan, Tell, Told
-    from gateway.demo.wards import Ward
+    from gateway.wards.ward import Ward
 
 DATA_DEFAULT: Final = Path("tollbook-demo")
 PORT_DEFAULT, BACKEND_PORT_DEFAULT = 8180, 8181
@@ -81,30 +80,27 @@ def command(data: Path, port: int, backend_port: int, keep_running: bool, as_jso
     the engine's own counters. Everything stays on this machine. Exit code 0 only if all four
     checks hold."""
     from gateway.demo.story import STEPS, drive, start
-    from gateway.demo.wards import take_port
+    from gateway.wards.ports import take_port
 
     clock = SystemClock()
-    try:
-        with ExitStack() as stack:
-            with steps(STEPS) as tell:
-                port = take_port("127.0.0.1", port, "--port")
-                backend_port = take_port("127.0.0.1", backend_port, "--backend-port")
-                plan = prepare(data, port, backend_port, clock.now(), tell)
-                wards = start(plan, clock, stack, tell)
-                outcome = drive(plan, clock, wards, tell)
-            report(outcome, plan, as_json=as_json)
-            if keep_running:
-                click.echo(keep_text(plan), err=as_json)
-                # Here Ctrl-C is the way to end it, and no failure.
-                with suppress(KeyboardInterrupt):
-                    watch(wards)
-    except DemoFailed as wrong:
-        raise Stop(str(wrong)) from wrong
+    with ExitStack() as stack:
+        with steps(STEPS) as tell:
+            port = take_port("127.0.0.1", port, "--port")
+            backend_port = take_port("127.0.0.1", backend_port, "--backend-port")
+            plan = prepare(data, port, backend_port, clock.now(), tell)
+            wards = start(plan, clock, stack, tell)
+            outcome = drive(plan, clock, wards, tell)
+        report(outcome, plan, as_json=as_json)
+        if keep_running:
+            click.echo(keep_text(plan), err=as_json)
+            # Here Ctrl-C is the way to end it, and no failure.
+            with suppress(KeyboardInterrupt):
+                watch(wards)
     return 0 if outcome.holds else EXIT_FAILED
 
 
 def watch(wards: Iterable["Ward"]) -> Never:
-    """Sleep for as long as all servers live. Raises `DemoFailed` when one has ended."""
+    """Sleep for as long as all servers live. Raises `WardFailed` when one has ended."""
     while True:
         for one in wards:
             one.check()

@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from gateway.dev.errors import DevFailed
 from gateway.setting_values import SettingsError
+from gateway.wards.errors import WardFailed
 from ledger.errors import LedgerError
 from streams.errors import StreamsError
 
@@ -23,7 +23,7 @@ KNOWN: Final = (
     LedgerError,
     StreamsError,
     SettingsError,
-    DevFailed,
+    WardFailed,
     OSError,
     ModuleNotFoundError,
 )

@@ -1,5 +1,7 @@
 """Why a demo cannot go on."""
 
+from gateway.wards.errors import WardFailed
 
-class DemoFailed(Exception):
+
+class DemoFailed(WardFailed):
     """The demo cannot go on; the message says what happened, why, and what to do."""

@@ -15,7 +15,8 @@ import msgspec
 
 from gateway.dev.errors import DevFailed
 from gateway.dev.jars import KAFKA_VERSION, kafka_jars
-from gateway.dev.server import Server, free_ports
+from gateway.dev.lasting import Lasting
+from gateway.dev.server import Server
 
 HEAP: Final = "-Xmx400m"
 READY: Final = b"Kafka Server started"
@@ -43,24 +44,19 @@ class Tls(msgspec.Struct, frozen=True):
         return f"Tls(users={sorted(self.users)})"
 
 
-class Broker:
-    """One broker with its data in `folder`, where what it keeps outlives it.
+class Broker(Lasting):
+    """One broker with its data in `folder`, where what it keeps outlives it. It starts in 5 s.
 
-    `cache` is where Kafka's jars are, or are put. The ports are chosen once and stay the same. A
-    `quick` one starts with 6 s of CPU in place of 10, and moves data at a lower rate.
+    `cache` is where Kafka's jars are, or are put. A `quick` one starts with 6 s of CPU in place of
+    10, and moves data at a lower rate.
     """
 
     def __init__(
         self, folder: Path, cache: Path, tls: Tls | None = None, *, quick: bool = False
     ) -> None:
-        self.folder, self._cache, self._tls, self._quick = folder, cache, tls, quick
-        self._server: Server | None = None
-        self._log_start = 0
-        ports = folder / "ports"
-        if not ports.exists():
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            ports.write_text(" ".join(map(str, free_ports(3))))
-        self._port, self._quorum_port, self._secure_port = map(int, ports.read_text().split())
+        super().__init__(folder, "the broker", log="broker.log", ready=READY, ports=3)
+        self._cache, self._tls, self._quick = cache, tls, quick
+        self._port, self._quorum_port, self._secure_port = self._ports
 
     @property
     def address(self) -> str:
@@ -72,47 +68,6 @@ class Broker:
         """HOST:PORT of the SASL_SSL listener; the certificate must be for `localhost`."""
         assert self._tls is not None, "a broker without tls has no secure listener"
         return f"localhost:{self._secure_port}"
-
-    @property
-    def pid(self) -> int:
-        """PID of the broker. Raises `DevFailed` if it is not started."""
-        return self._made().pid
-
-    @property
-    def log(self) -> Path:
-        """What the broker says."""
-        return self.folder / "broker.log"
-
-    def start(self) -> None:
-        """Start it and wait until it serves; takes 5 s. Raises `DevFailed` with words."""
-        if self._server is None:
-            self._server = self._make()
-        self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._server.start(self._ready)
-
-    def stop(self) -> None:
-        """End it in order; returns when it is gone."""
-        if self._server is not None:
-            self._server.stop()
-
-    def kill(self) -> None:
-        """`kill -9`, and wait until it is gone."""
-        self._made().kill()
-
-    def restart(self) -> None:
-        """Stop it in order if it runs, and start it again on the same address and data."""
-        self.stop()
-        self.start()
-
-    def _made(self) -> Server:
-        if self._server is None:
-            raise DevFailed("the broker is not started")
-        return self._server
-
-    def _ready(self) -> bool:
-        with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return READY in log.read()
 
     def _make(self) -> Server:
         try:

@@ -41,7 +41,7 @@ class World(msgspec.Struct, frozen=True):
 def world(folder: Path, cache: Path, tell: Tell) -> Iterator[World]:
     """Kafka and Postgres for the length of the block; their data stays in `folder`.
 
-    Raises `DevFailed` with words.
+    Raises `WardFailed` with words.
     """
     broker = Broker(folder / "kafka", cache)
     database = Postgres(folder / "postgres")

@@ -1,39 +1,58 @@
-"""Processes that the demo looks after: started, waited for, and gone when their block ends.
+"""Processes that this one looks after: started, waited for, and gone when they are no more needed.
 
-Each stands in a session of its own, so that Ctrl-C reaches only the demo, which then ends them in
-order. Each ends by itself when the pipe to its standard input does, so that nothing is left even
-after `kill -9` of the demo.
+Each stands in a session of its own, so that Ctrl-C reaches only whoever started it, who then ends
+it in order. Each ends by itself when the pipe to its standard input does, so that nothing is left
+even after `kill -9` of its starter.
 """
 
 import os
 import signal
-import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
+from typing import Final
 
-from gateway.demo.errors import DemoFailed
+from gateway.wards import leash
+from gateway.wards.errors import WardFailed
 from ledger.clock import Clock
 
-START_SECONDS_MAX = 120.0
-"""A model of 250 MB on a slow disk; a gateway is there in one."""
+START_SECONDS_MAX: Final = 120.0
+"""A model of 250 MB on a slow disk, a broker on a machine that compiles beside it; others are there
+in seconds."""
 
-STOP_SECONDS_MAX = 30.0
-POLL_SECONDS = 0.05
-LOG_LINES_SHOWN = 8
+STOP_SECONDS_MAX: Final = leash.STOP_SECONDS_MAX + 5
+"""A leash needs a moment more than what hangs on it."""
+
+POLL_SECONDS: Final = 0.02
+LOG_LINES_SHOWN: Final = 12
 
 
 class Ward:
-    """One process that was started here. What it says is in `log`."""
+    """One process that was started here, which must end when its standard input does.
 
-    def __init__(self, name: str, argv: Sequence[str], log: Path, first_line: bytes = b"") -> None:
+    It is given `first_line`. What it says is put behind what is in `log` already; of one that is
+    `heard`, only its errors.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        log: Path,
+        first_line: bytes = b"",
+        *,
+        heard: bool = False,
+    ) -> None:
         self.name, self.log = name, log
-        with log.open("wb") as out:
+        with log.open("ab") as out:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if heard else out,
+                stderr=out,
+                start_new_session=True,
             )
         assert self._process.stdin is not None, "a pipe was asked for"
         self._stdin = self._process.stdin
@@ -42,46 +61,65 @@ class Ward:
             self._stdin.write(first_line)
             self._stdin.flush()
 
+    @property
+    def alive(self) -> bool:
+        """True while the process runs."""
+        return self._process.poll() is None
+
+    def hear(self) -> bytes:
+        """The one line that it says, if it is `heard`; empty if it ended without. Blocks."""
+        assert self._process.stdout is not None, "it is not heard"
+        with self._process.stdout as said:
+            return said.readline()
+
     def wait_until(self, ready: Callable[[], bool], clock: Clock) -> None:
-        """Wait until `ready` holds. Raises `DemoFailed` if the process ends or takes too long."""
+        """Wait until `ready` holds. Raises `WardFailed` if the process ends or takes too long."""
         end = clock.monotonic() + START_SECONDS_MAX
         while not ready():
             self.check()
             if clock.monotonic() > end:
-                raise DemoFailed(
+                raise WardFailed(
                     f"{self.name} is not ready after {START_SECONDS_MAX:.0f} s; {self._said()}"
                 )
             sleep(POLL_SECONDS)
 
     def check(self) -> None:
-        """Raises `DemoFailed` with what the process said last, if it has ended."""
+        """Raises `WardFailed` with what the process said last, if it has ended."""
         code = self._process.poll()
         if code is not None:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise DemoFailed(f"{self.name} {how}; {self._said()}")
+            raise WardFailed(f"{self.name} {how}; {self._said()}")
+
+    def let_go(self, seconds: float | None = None) -> None:
+        """Close its standard input and wait until it is gone, at most for `seconds`."""
+        with suppress(BrokenPipeError):
+            self._stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
 
     def stop(self) -> None:
         """End it: first by closing its standard input, then by force. Returns when it is gone."""
-        with suppress(BrokenPipeError):
-            self._stdin.close()
         try:
-            self._process.wait(STOP_SECONDS_MAX)
+            self.let_go(STOP_SECONDS_MAX)
         finally:
             # Also when a second Ctrl-C cuts the wait short. Its whole session goes with it; only
-            # this process ever joined it.
-            if self._process.poll() is None:
+            # what it started ever joined it.
+            if self.alive:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
 
     def _said(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        lines = text.splitlines()[-LOG_LINES_SHOWN:]
         return "\n".join([f"it said (all of it is in {self.log}):", *lines]) if lines else "silent"
 
 
 @contextmanager
 def ward(name: str, argv: Sequence[str], log: Path, first_line: bytes = b"") -> Iterator[Ward]:
-    """`argv` as a process for the length of the block. It must end when its standard input does."""
+    """`argv` as a process for the length of the block, with a new log. It must end when its
+    standard input does."""
+    log.unlink(missing_ok=True)
     process = Ward(name, argv, log, first_line)
     try:
         yield process
@@ -89,23 +127,8 @@ def ward(name: str, argv: Sequence[str], log: Path, first_line: bytes = b"") -> 
         process.stop()
 
 
-def leashed(*argv: str) -> list[str]:
-    """The command for `argv` that ends when its standard input does."""
-    return [sys.executable, "-m", "gateway.demo.leash", *argv]
-
-
-def take_port(host: str, port: int, option: str) -> int:
-    """`port` if nobody listens on it, or a free one for 0. Raises `DemoFailed` if it is taken."""
-    with socket.socket() as probe:
-        # As every server does; without it a connection that fades out would count as taken.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as wrong:
-            raise DemoFailed(
-                f"port {port} on {host} cannot be taken: {wrong.strerror}. Another program has it, "
-                f"perhaps a demo that still runs: stop that, or give another one by {option} "
-                f"(0 takes a free one)"
-            ) from wrong
-        found: int = probe.getsockname()[1]
-        return found
+@contextmanager
+def leashed(name: str, argv: Sequence[str], log: Path) -> Iterator[Ward]:
+    """The same for an `argv` that does not look at its standard input."""
+    with ward(name, leash.COMMAND, log, leash.Order(argv=tuple(argv)).line()) as process:
+        yield process

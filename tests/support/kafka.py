@@ -26,9 +26,9 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from gateway.dev.broker import Broker, Tls
-from gateway.dev.errors import DevFailed
 from gateway.dev.postgres import Postgres
 from gateway.settings import cache_folder
+from gateway.wards.errors import WardFailed
 from streams.kafka.access import KafkaAccess
 from streams.kafka.admin import create_topics
 
@@ -114,6 +114,17 @@ def settings_file(folder: Path, access: KafkaAccess, ledger_url: str | None = No
     return file
 
 
+def named_places(folder: Path, text: str, *names: str) -> list[tuple[str, str]]:
+    """The options that name a configuration file for the gateway of each of `names`: the settings
+    `text` with that name."""
+    places = []
+    for name in names:
+        config = folder / f"{name}.toml"
+        config.write_text(f'[gateway]\nname = "{name}"\n{text}')
+        places.append(("--config", str(config)))
+    return places
+
+
 def secure_access_to(broker: Broker, authority: Path) -> KafkaAccess:
     """The same by the secure listener."""
     access = KafkaAccess(
@@ -144,7 +155,7 @@ def start_or_skip(name: str, start: Callable[[], None]) -> None:
     """Start a server. If that cannot be, the test fails in CI and is skipped by name elsewhere."""
     try:
         start()
-    except DevFailed as wrong:
+    except WardFailed as wrong:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"NOT TESTED without {name}: {wrong}")

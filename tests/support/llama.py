@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.demo.checks import Counters, read_counters
 from gateway.demo.engine import MODEL, Order, model_file
-from gateway.demo.wards import ward
+from gateway.wards.ward import ward
 from ledger.clock import SystemClock
 from tests.support.processes import call, free_port, wait_until
 
