@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.events import BUCKETS, Draft, Event, RequestAttempted, Usage, payload_of
-from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
+from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request, fold_told
 from ledger.folds.usage import EMPTY, ZERO, Cell, Rolled, by_bucket, changes, contribution
 from tests.support import events
 from tests.support.events import SOURCE, START, Scribe, after, tokens
@@ -286,3 +286,21 @@ def test_only_a_longer_time_with_a_backend_moves_the_roll_up() -> None:
 def test_an_end_without_key_or_model_is_a_programming_error() -> None:
     with pytest.raises(AssertionError, match="has an end"):
         contribution(RequestRow(request_id="r1", state="finished", accepted_at=after(0)))
+
+
+@given(st.lists(lives(), min_size=1, max_size=2), st.data())
+def test_events_that_are_folded_at_once_give_what_they_give_one_by_one(
+    same: list[list[Draft]], data: st.DataObject
+) -> None:
+    """In any order, from any row, and with everything told twice or by two sources."""
+    told = [(event, payload_of(event)) for life in same for event in written(*life)]
+    told = [one for one in told if isinstance(one[1], REQUEST_TYPES)]
+    told = data.draw(st.permutations(told + told[:2]))
+    cut = data.draw(st.integers(0, len(told) - 1))
+    before = None
+    for event, payload in told[:cut]:
+        before = fold_request(before, event, payload)
+    one_by_one = before
+    for event, payload in told[cut:]:
+        one_by_one = fold_request(one_by_one, event, payload)
+    assert fold_told(before, told[cut:]) == one_by_one

@@ -61,6 +61,30 @@ def test_the_data_is_stored_byte_for_byte(ledger: Ledger) -> None:
         assert read.value(select(tables.events.c.data)).encode() == bytes(data)
 
 
+@pytest.mark.parametrize("early", [3, 20])
+def test_requests_of_which_an_end_came_before_their_acceptance(ledger: Ledger, early: int) -> None:
+    """Whether their span holds few rows or more than there are new ones, each is folded on."""
+    lives = [
+        [say.accepted(f"r{n:02}", client_request=f"c{n}"), say.finished(f"r{n:02}")]
+        for n in range(20)
+    ]
+    events = scribed(draft for life in lives for draft in life)
+    feeder = Feeder(ledger)
+    feeder.feed([event for event in events if event.sequence % 2 == 0][:early])
+    accepted = [event for event in events if event.sequence % 2]
+    feeder.feed([*accepted[:12], *[e for e in events if e.sequence % 2 == 0][early:]])
+    feeder.feed(accepted[12:])
+    with ledger.read() as read:
+        rows = request_rows(read, MAIN, [f"r{n:02}" for n in range(20)])
+        (line,) = bill(read, "2026-11")
+    assert [(row.state, row.client_request) for _, row in sorted(rows.items())] == [
+        ("finished", f"c{n}") for n in range(20)
+    ]
+    assert line.requests == 20
+    with ledger.read() as read:
+        assert audit(read).clean
+
+
 def test_running_totals_stand_in_an_open_request(ledger: Ledger) -> None:
     feeder = Feeder(ledger)
     scribe = Scribe()

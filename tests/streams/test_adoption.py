@@ -19,7 +19,7 @@ from ledger.events import (
     payload_of,
 )
 from ledger.folds.requests import REQUEST_TYPES, RequestRow, fold_request
-from streams.adoption import OpenRequest, SpoolLife, abandoned, closed
+from streams.adoption import UNFOLDED_MAX, OpenRequest, SpoolLife, abandoned, closed
 from streams.codec import decode, encode
 from tests.streams.builders import START, accepted, attempted, delivered, finished
 
@@ -64,6 +64,17 @@ def test_an_open_stream_is_closed_with_its_last_running_total() -> None:
     assert said.usage == Usage(uncached_in=7, other_out=9)
     assert (said.basis, said.chunks, said.attempts, said.backend_id) == ("running", 9, 1, "b-1")
     assert (said.accepted_at, said.abandoned_source) == (START, SOURCE)
+
+
+@pytest.mark.parametrize("totals", [UNFOLDED_MAX - 3, UNFOLDED_MAX, 3 * UNFOLDED_MAX + 1])
+def test_a_long_stream_is_closed_with_the_last_of_many_totals(totals: int) -> None:
+    drafts = [delivered("a", n, n, START + at(n)) for n in range(1, totals + 1)]
+    life = life_of(events_of(accepted("a"), attempted("a"), *drafts))
+    for _ in range(2):
+        (draft,) = abandoned(SOURCE, life.open.values())
+        assert isinstance(draft.payload, RequestAbandoned)
+        assert (draft.payload.chunks, draft.payload.attempts) == (totals, 1)
+        assert draft.time == START + at(totals)
 
 
 def test_a_plain_call_that_was_cut_has_no_count_at_all() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ledger.events import Draft, payload_of
 from ledger.events.envelope import COUNT_MAX
-from streams.codec import decode, encode
+from streams.codec import decode, decode_all, encode
 from streams.errors import CodecError
 from tests.support import events
 from tests.support.events import SOURCE, START, Scribe
@@ -111,3 +111,27 @@ def test_times_keep_their_microseconds() -> None:
     at = START + timedelta(microseconds=1)
     event = decode(encode(events.accepted("r1", at), SOURCE, 1, at))
     assert event.time == event.recordedtime == at
+
+
+@given(lives(), st.data())
+def test_many_records_at_once_are_what_each_of_them_is(
+    life: list[Draft], data: st.DataObject
+) -> None:
+    scribe = Scribe()
+    records = [scribe.record(draft) for draft in life]
+    assert decode_all(b"\n".join(records)) == [decode(record) for record in records]
+    bad = data.draw(
+        st.sampled_from(
+            (
+                b"",
+                b"{}",
+                b"\xff",
+                RECORD[:-1],
+                RECORD + b"{}",
+                changed(time="2026-11-29T10:00:00+01:00"),
+            )
+        )
+        | st.binary(max_size=40)
+    )
+    records.insert(data.draw(st.integers(0, len(records))), bad)
+    assert decode_all(b"\n".join(records)) is None
