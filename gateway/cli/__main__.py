@@ -1,14 +1,13 @@
 """The way into `tollbook`, which is silent where Ctrl-C comes before or behind the command.
 
-What it needs is imported within it: from its first line on nothing may end in a traceback.
+What takes time to load is loaded within it, and here only what an interpreter has loaded by itself:
+until it is there, Python answers Ctrl-C, with a traceback.
 """
 
 import os
 import signal
-from types import FrameType
-from typing import Final
 
-INTERRUPTED: Final = 130
+INTERRUPTED = 130
 """As `gateway.cli.failure.EXIT_INTERRUPTED`, which is not loaded yet when it is needed here."""
 
 
@@ -36,7 +35,7 @@ def main() -> None:
         os._exit(INTERRUPTED)
 
 
-def _leave(_: int, __: FrameType | None) -> None:
+def _leave(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 

@@ -260,7 +260,8 @@ def priced_table(
     for name, count in used.items():
         pico = units.get(name)
         if name in BUCKETS:
-            price, shown = None if pico is None else _per_million(pico), count
+            price = None if pico is None else _per_million(pico)
+            shown: Cell = count
         elif pico is None:
             continue
         else:
