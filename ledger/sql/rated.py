@@ -10,16 +10,17 @@ from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Table, case, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, Table, func, literal_column, select
 
 from ledger.clock import to_us
-from ledger.events import BUCKETS
 from ledger.folds.book import Book
+from ledger.folds.months import standing_of
 from ledger.folds.rating import Rated, RateName, Sheet, charged_only, split
 from ledger.folds.requests import RequestRow
-from ledger.folds.usage import HOUR_US, Totals, contribution
+from ledger.folds.usage import HOUR_US, Rolled, contribution
 from ledger.sql import tables
-from ledger.sql.adjust import adjustments, period_of
+from ledger.sql.adjust import adjustments
+from ledger.sql.rows import rolled_of, sums_of_requests
 from ledger.sql.session import ReadSession
 from ledger.zones import band_edges, day_start, local, month_span
 
@@ -40,7 +41,8 @@ def local_time(zone: str, us: int) -> tuple[int, int]:
 
 class Frame(msgspec.Struct, frozen=True):
     """A month: its first instant, that of the next one, its zone, and the registry as far as it
-    counts for it: a month that is closed keeps the prices that it was closed with."""
+    counts for it: a month that is closed keeps the prices that it was closed with, and one that was
+    settled with it the same."""
 
     first_us: int
     after_us: int
@@ -50,7 +52,8 @@ class Frame(msgspec.Struct, frozen=True):
 
 def frame_of(book: Book, month: str) -> Frame:
     """What `month` is by `book`. Raises `BadQuery` for a month that is none."""
-    period = period_of(book, month)
+    standing = standing_of(book.periods, month)
+    period = standing.period
     if period is None:
         return Frame(*month_span(month, book.rules.zone), book.rules.zone, book)
     frozen = msgspec.structs.replace(
@@ -58,7 +61,11 @@ def frame_of(book: Book, month: str) -> Frame:
         prices=book.prices[: period.prices],
         rules=msgspec.structs.replace(period.rules, zone=period.zone),
     )
-    return Frame(to_us(period.start), to_us(period.end), period.zone, frozen)
+    span = to_us(period.start), to_us(period.end)
+    if standing.own is None:
+        first, after = month_span(month, period.zone)
+        span = first, min(after, span[0])
+    return Frame(*span, period.zone, frozen)
 
 
 def month_lines(read: ReadSession, book: Book, month: str, *, step: Step) -> Iterator[Rated]:
@@ -77,17 +84,18 @@ def month_lines(read: ReadSession, book: Book, month: str, *, step: Step) -> Ite
 
 
 class Sheets:
-    """The price book as it counts at each instant: in a closed month, that of its closing."""
+    """The price book as it counts at each instant: in a closed month, that of its closing, and
+    before the first of them that of the first."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._begins = [to_us(period.start) for period in book.periods]
+        self._ends = [to_us(period.end) for period in book.periods]
         self._sheets: dict[int, Sheet] = {}
 
     def at(self, us: int) -> Sheet:
         """What to rate a request by that was accepted at that instant."""
-        place = bisect_right(self._begins, us) - 1
-        closed = place >= 0 and us < to_us(self._book.periods[place].end)
+        place = bisect_right(self._ends, us)
+        closed = place < len(self._ends)
         count = self._book.periods[place].prices if closed else len(self._book.prices)
         found = self._sheets.get(count)
         if found is None:
@@ -100,18 +108,17 @@ def rated_request(row: RequestRow, sheet: Sheet) -> Rated | None:
     counted = contribution(row)
     if counted is None or row.accepted_at is None:
         return None
-    cell, totals = counted
+    cell, rolled = counted
     at_us = to_us(row.accepted_at)
-    known = row.duration_us is not None and row.overhead_us is not None
     one = Rated(
         key_id=cell.key_id,
         project_id=sheet.project(cell.key_id, at_us),
         model=cell.model,
         basis=cell.basis,
         start_us=at_us,
-        totals=totals,
-        failed_attempts=_failed(row.attempts),
-        busy_us=(row.duration_us or 0) - (row.overhead_us or 0) if known else None,
+        totals=rolled.totals,
+        failed_attempts=rolled.failed_attempts,
+        busy_us=rolled.busy,
         rate=sheet.rate(cell.key_id, cell.model, at_us, local_time),
     )
     return charged_only(one)
@@ -127,7 +134,7 @@ def rated(
     held: dict[Name, Rated] = {}
     start: int | None = None
     for piece in _pieces(sheet, _clamped(read, first_us, after_us), days):
-        for used in _usage(read, piece, sheet, hourly=step == "hour"):
+        for used in _usage(read, piece, hourly=step == "hour"):
             begins = _start(used.at_us, first_us, piece, days, step)
             if begins != start:
                 yield from _in_order(held)
@@ -180,9 +187,7 @@ class _Used(msgspec.Struct, frozen=True):
     key_id: str
     model: str
     basis: str
-    totals: Totals
-    failed_attempts: int
-    busy_us: int | None
+    rolled: Rolled
 
 
 def _clamped(read: ReadSession, first: int, after: int) -> tuple[int, int]:
@@ -195,15 +200,22 @@ def _clamped(read: ReadSession, first: int, after: int) -> tuple[int, int]:
     return max(first, lowest), min(after, highest + HOUR_US)
 
 
+def rate_edges(sheet: Sheet, first: int, after: int) -> set[int]:
+    """The instants within the span, its first left out, at which a price or a band of one begins.
+    Between two of them only a key that changes its project gets another rate."""
+    found = set(sheet.starts(first, after))
+    for price in sheet.standing(first, after):
+        if price.bands and price.zone is not None:
+            begins = max(first, to_us(price.effective_from))
+            found |= set(band_edges(price.zone, price.bands, begins, after))
+    return found
+
+
 def _pieces(sheet: Sheet, span: tuple[int, int], days: str | None) -> Iterator[_Piece]:
     first, after = span
     if first >= after:
         return
-    cuts = {first, after, *sheet.starts(first, after)}
-    for price in sheet.standing(first, after):
-        if price.bands and price.zone is not None:
-            begins = max(first, to_us(price.effective_from))
-            cuts |= set(band_edges(price.zone, price.bands, begins, after))
+    cuts = {first, after, *rate_edges(sheet, first, after)}
     if days is not None:
         at = first
         while (at := _next_day(at, days)) < after:
@@ -258,11 +270,6 @@ def cell_of(at_us: int, frame: Frame, step: Step) -> int:
     return max(frame.first_us, begins) if frame.first_us <= at_us < frame.after_us else begins
 
 
-def _failed(attempts: int) -> int:
-    """How many of a request's calls failed. One that was never passed on has made none at all."""
-    return max(0, attempts - 1)
-
-
 def _priced(used: _Used, start_us: int, sheet: Sheet) -> Rated:
     return Rated(
         key_id=used.key_id,
@@ -270,9 +277,9 @@ def _priced(used: _Used, start_us: int, sheet: Sheet) -> Rated:
         model=used.model,
         basis=used.basis,
         start_us=start_us,
-        totals=used.totals,
-        failed_attempts=used.failed_attempts,
-        busy_us=used.busy_us,
+        totals=used.rolled.totals,
+        failed_attempts=used.rolled.failed_attempts,
+        busy_us=used.rolled.busy,
         rate=sheet.rate(used.key_id, used.model, used.at_us, local_time),
     )
 
@@ -300,50 +307,44 @@ def _in_order(held: dict[Name, Rated]) -> Iterator[Rated]:
         yield from split(held[name])
 
 
-def _usage(read: ReadSession, piece: _Piece, sheet: Sheet, *, hourly: bool) -> Iterator[_Used]:
+def _usage(read: ReadSession, piece: _Piece, *, hourly: bool) -> Iterator[_Used]:
     """What was used in `piece`, by time if `hourly`."""
-    charged = _charged(sheet, piece)
     if piece.own:
         yield from _singly(read, piece)
         if len(piece.own) <= OWN_MAX:
             yield from _from_requests(read, piece, hourly)
-    elif piece.whole_hours and not charged:
+    elif piece.whole_hours:
         yield from _from_hours(read, piece, hourly)
     else:
         yield from _from_requests(read, piece, hourly)
 
 
-def _charged(sheet: Sheet, piece: _Piece) -> bool:
-    """True if a price that can hold here is for what the roll-up does not count."""
-    beyond = {"gpu_second", "failed_attempt"}
-    return any(
-        beyond & (price.charges.keys() | {name for band in price.bands for name in band.pico})
-        for price in sheet.standing(piece.start, piece.end)
-    )
-
-
 def _from_hours(read: ReadSession, piece: _Piece, hourly: bool) -> Iterator[_Used]:
     table = tables.usage_hourly
-    sums = [table.c.requests, *(table.c[name] for name in BUCKETS)]
-    sums += [table.c[f"{name}_known"] for name in BUCKETS]
-    nothing = [literal_column("0", BigInteger), literal_column("NULL", BigInteger)]
-    counts = [*(func.sum(column) for column in sums), *nothing]
-    yield from _summed(read, table, table.c.hour_us, counts, piece, hourly)
+    counts = [func.sum(column) for column in table.columns if not column.primary_key]
+    at = table.c.hour_us if hourly else None
+    yield from _summed(read, table, table.c.hour_us, counts, piece, at)
 
 
 def _from_requests(read: ReadSession, piece: _Piece, hourly: bool) -> Iterator[_Used]:
     table = tables.requests
-    counts: list[ColumnElement[int]] = [func.count()]
-    counts += [func.sum(table.c[name]) for name in BUCKETS]
-    counts += [func.count(table.c[name]) for name in BUCKETS]
-    counts += [
-        func.sum(case((table.c.attempts > 1, table.c.attempts - 1), else_=0)),
-        func.sum(table.c.duration_us - table.c.overhead_us),
-    ]
+    when = table.c.accepted_us
+    # A literal: with a parameter Postgres would not see that it groups by what is selected.
+    at = when - when % literal_column(str(HOUR_US), BigInteger) if hourly else None
     where = [table.c.state != "open"]
     if piece.own:
         where.append(table.c.key_id.not_in(sorted(piece.own)))
-    yield from _summed(read, table, table.c.accepted_us, counts, piece, hourly, *where)
+    yield from _summed(read, table, when, sums_of_requests(), piece, at, *where)
+
+
+def _singly(read: ReadSession, piece: _Piece) -> Iterator[_Used]:
+    """The requests of keys that change their project within this hour, instant by instant."""
+    table = tables.requests
+    when = table.c.accepted_us
+    where = [table.c.state != "open"]
+    if len(piece.own) <= OWN_MAX:
+        where.append(table.c.key_id.in_(sorted(piece.own)))
+    yield from _summed(read, table, when, sums_of_requests(), piece, when, *where)
 
 
 def _summed(
@@ -352,52 +353,21 @@ def _summed(
     when: ColumnElement[int],
     counts: Sequence[ColumnElement[int]],
     piece: _Piece,
-    hourly: bool,
+    at: ColumnElement[int] | None,
     *conditions: ColumnElement[bool],
 ) -> Iterator[_Used]:
-    # Literals: with parameters Postgres would not see that it groups by what is selected.
-    hour = when - when % literal_column(str(HOUR_US), BigInteger)
-    at = hour if hourly else literal_column(str(piece.start), BigInteger)
+    """The sums of `counts` over `piece`, in the order of `at` and told apart by it; null: by no
+    time."""
     names = (table.c.key_id, table.c.model, table.c.basis)
-    group = (hour, *names) if hourly else names
+    start = literal_column(str(piece.start), BigInteger)
     statement = (
-        select(at, *names, *counts)
+        select(start if at is None else at, *names, *counts)
         .where(when >= piece.start, when < piece.end, *conditions)
-        .group_by(*group)
+        .group_by(*names if at is None else (at, *names))
     )
-    if hourly:
-        statement = statement.order_by(hour)
+    if at is not None:
+        statement = statement.order_by(at)
     for part in read.stream(statement, size=RUN):
-        for at_us, key_id, model, basis, *rest in part:
-            # Postgres sums to a decimal, and to null where every value is null.
-            *whole, busy = rest
-            requests, a, b, c, d, e, ka, kb, kc, kd, ke, failed = (int(n or 0) for n in whole)
-            totals = Totals(requests, (a, b, c, d, e), (ka, kb, kc, kd, ke))
-            busy_us = None if busy is None else int(busy)
+        for at_us, key_id, model, basis, *numbers in part:
             at_us = max(int(at_us), piece.start)
-            yield _Used(at_us, key_id, model, basis, totals, failed, busy_us)
-
-
-def _singly(read: ReadSession, piece: _Piece) -> Iterator[_Used]:
-    """The requests of keys that change their project within this hour, one by one."""
-    table = tables.requests
-    columns = (table.c.accepted_us, table.c.key_id, table.c.model, table.c.basis)
-    statement = select(
-        *columns,
-        *(table.c[name] for name in BUCKETS),
-        table.c.attempts,
-        table.c.duration_us - table.c.overhead_us,
-    ).where(
-        table.c.state != "open",
-        table.c.accepted_us >= piece.start,
-        table.c.accepted_us < piece.end,
-    )
-    if len(piece.own) <= OWN_MAX:
-        statement = statement.where(table.c.key_id.in_(sorted(piece.own)))
-    for part in read.stream(statement, size=RUN):
-        for at_us, key_id, model, basis, a, b, c, d, e, attempts, busy in part:
-            counts = (a, b, c, d, e)
-            ka, kb, kc, kd, ke = (int(count is not None) for count in counts)
-            tokens = (a or 0, b or 0, c or 0, d or 0, e or 0)
-            totals = Totals(1, tokens, (ka, kb, kc, kd, ke))
-            yield _Used(at_us, key_id, model, basis, totals, _failed(attempts), busy)
+            yield _Used(at_us, key_id, model, basis, rolled_of(numbers))
