@@ -87,11 +87,11 @@ REQUEST_TYPES = (
 """The payloads that `fold_request` takes; every other type says nothing of an accepted request."""
 
 
-Told = tuple[Event, Payload]
+Telling = tuple[Event, Payload]
 """An event of a request with what it says."""
 
 
-def fold_told(row: RequestRow | None, told: Sequence[Told]) -> RequestRow:
+def fold_told(row: RequestRow | None, told: Sequence[Telling]) -> RequestRow:
     """`row` advanced by at least one event of the same request, in their order.
 
     What an end says again, whatever came before or comes behind it, is not folded for nothing.

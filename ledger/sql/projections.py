@@ -38,7 +38,7 @@ from ledger.events import (
 )
 from ledger.folds.attempts import merged, told_by
 from ledger.folds.book import Book, BookFold
-from ledger.folds.requests import REQUEST_TYPES, RequestRow, Told, fold_told
+from ledger.folds.requests import REQUEST_TYPES, RequestRow, Telling, fold_told
 from ledger.folds.usage import changes
 from ledger.sql import tables
 from ledger.sql.rows import (
@@ -100,7 +100,7 @@ def runs(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 def project_requests(tx: WriteSession, to: Projection, facts: Sequence[Fact]) -> None:
     """Fold the facts of requests into `requests`, and the difference into `usage_hourly`."""
-    by_request: dict[str, list[Told]] = {}
+    by_request: dict[str, list[Telling]] = {}
     new: list[str] = []
     for fact in facts:
         said = fact.payload

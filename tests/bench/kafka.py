@@ -16,12 +16,12 @@ from typing import Final
 from ledger.clock import SystemClock
 from ledger.sql.session import open_ledger
 from streams.kafka.access import KafkaAccess
-from streams.kafka.relay.process import tune
 from streams.kafka.relay.said import Trouble
 from streams.kafka.relay.window import WindowSender
 from streams.kafka.relay.work import Relay
 from streams.kafka.writer import KafkaWriter, WriterOptions
 from streams.local.layout import Layout
+from streams.local.process import collect_seldom
 from streams.log.spool import SpoolWriter
 from tests.bench.kafka_whole import bench_whole
 from tests.bench.kafka_worker import bench_worker
@@ -57,7 +57,7 @@ async def relay(access: KafkaAccess, folder: Path, events: int) -> None:
     """Events per second from a spool to acks, with the CPU and memory of this process."""
     layout = Layout(folder)
     spool, total = fill(layout, events)
-    tune()
+    collect_seldom()
     sender = WindowSender(access, Trouble(print))
     work = Relay(layout, access, sender, SystemClock(), say=lambda _: None, name="bench")
     # The first window finds brokers and leaders.

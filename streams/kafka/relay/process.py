@@ -5,7 +5,6 @@ gateway through the status file.
 """
 
 import asyncio
-import gc
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -46,11 +45,6 @@ AWAY_SECONDS_MAX: Final = 2.0
 """The same where Kafka was away already."""
 
 
-GC_OBJECTS: Final = 50_000
-"""New objects between two collections; a window makes more, few of them in cycles. With Python's
-own 700 a tenth of the CPU went into looking for them."""
-
-
 class Halt(Exception):
     """The process was told to stop while a round was at work."""
 
@@ -70,7 +64,6 @@ def relay_forever(
     if something is left for the next relay.
     """
     hush()
-    tune()
     say = speaker("relay")
     layout = Layout(data)
     with alone(layout, say, watch_stdin=stop_on_stdin_eof) as stop:
@@ -78,11 +71,6 @@ def relay_forever(
             return 0
         work = _work(layout, access, keep_bytes, durability, name, say, stop)
         return asyncio.run(work)
-
-
-def tune() -> None:
-    """Collect garbage as seldom as windows of thousands of small objects want it."""
-    gc.set_threshold(GC_OBJECTS, 20, 50)
 
 
 async def _work(
