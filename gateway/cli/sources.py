@@ -151,7 +151,7 @@ def closing(
 def _spool(place: Place, own: str, drafts: Sequence[Draft]) -> None:
     """Write `drafts` into a spool of their own, which the runner takes as it takes every other."""
     from streams.local.layout import Layout
-    from streams.local.runner import OWN_RESERVE_BYTES
+    from streams.local.spools import OWN_RESERVE_BYTES
     from streams.log.spool import SpoolWriter
 
     directory = Layout(for_writing(place.data)).spool(own.rpartition("/")[2])

@@ -213,11 +213,9 @@ class _Careful:
 _NAME = ("source", "topic", "sequence")
 
 
-def last_place(tx: WriteSession) -> int:
+def last_place(read: ReadSession) -> int:
     """The place of the last registry event that the ledger holds; 0 if it holds none."""
-    for (place,) in tx.ask(_LAST_PLACE, {}):
-        return int(place)
-    return 0
+    return int(read.value(_LAST_PLACE) or 0)
 
 
 _LAST_PLACE = (
