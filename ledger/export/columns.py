@@ -28,7 +28,8 @@ Values = Mapping[str, Sequence[Any]]
 class Column(msgspec.Struct, frozen=True):
     """One column: its name, its Arrow type, what it means, and where the value comes from.
 
-    `source` is the column of the SQL table; null for a value that is looked up elsewhere. Every
+    `source` is the column of the SQL table, where the row is one of a table; null for a value that
+    is looked up elsewhere. Every
     integer and every amount has a `unit`; one that is `NUMBER` names or orders something, and
     adding it up says nothing.
     """
@@ -54,6 +55,21 @@ def _buckets(meaning: str) -> tuple[Column, ...]:
 
 
 KEY_NAME = Column("key", TEXT, "the key's name; null once it was erased")
+KEY_ID = _same("key_id", TEXT, "API key")
+PROJECT_ID = Column("project_id", TEXT, "the project that the key belonged to then; null: none")
+MODEL = _same("model", TEXT, "model")
+BILLED_MODEL = _same(
+    "model", TEXT, "the model that is billed: the one that answered, or was asked last"
+)
+HOUR = Column("hour", INSTANT, "start of the UTC hour of acceptance", "hour_us")
+BASIS = _same("basis", TEXT, "how the counts were obtained")
+TOKENS = _buckets("tokens; null is unknown")
+ENDED_REQUESTS = _same("requests", COUNT, "requests with an end", "requests")
+PRICE_ID = _same("price_id", TEXT, "price")
+PRICE_VERSION = _same("version", COUNT, "number within the model's prices", NUMBER)
+EFFECTIVE_FROM = Column("effective_from", INSTANT, "from when on it holds", "effective_us")
+CURRENCY = _same("currency", TEXT, "currency")
+COST_CURRENCY = Column("currency", TEXT, "currency of the cost")
 ENDED_EVENT = Column("ended_event", TEXT, "the event that ended it, as source:sequence")
 
 REQUEST_COLUMNS = (
@@ -61,15 +77,15 @@ REQUEST_COLUMNS = (
     _same("state", TEXT, "open, finished, or abandoned by a gateway that died"),
     _same("source", TEXT, "the gateway that accepted it"),
     _same("key_id", TEXT, "the API key it came with"),
-    _same("model", TEXT, "the model that is billed: the one that answered, or was asked last"),
+    BILLED_MODEL,
     _same("endpoint", TEXT, "which endpoint was called"),
     _same("stream", FLAG, "whether the answer was streamed"),
     Column("accepted_at", INSTANT, "when it was accepted: its date on a bill", "accepted_us"),
     _same("backend_id", TEXT, "the backend of the last attempt"),
     _same("attempts", COUNT, "backends tried", "calls"),
     _same("chunks", COUNT, "chunks with content that went to the client", "chunks"),
-    _same("basis", TEXT, "how the counts were obtained"),
-    *_buckets("tokens; null is unknown"),
+    BASIS,
+    *TOKENS,
     _same("outcome", TEXT, "how it ended"),
     _same("status", COUNT, "HTTP status of the answer", NUMBER),
     _same("reason", TEXT, "why it ended so, where there is more to say"),
@@ -92,11 +108,11 @@ ATTEMPT_COLUMNS = (
     Column("outcome", TEXT, "of the last: how the request ended"),
     Column("status", COUNT, "of the last: HTTP status of the answer", unit=NUMBER),
     Column("key_id", TEXT, "the API key of the request"),
-    Column("model", TEXT, "the model that is billed: the one that answered, or was asked last"),
+    BILLED_MODEL,
     Column(
         "cost", MONEY, "of the last what the request costs, of every other zero", unit=OF_CURRENCY
     ),
-    Column("currency", TEXT, "currency of the cost"),
+    COST_CURRENCY,
 )
 
 COUNTER_COLUMNS = (
@@ -116,7 +132,7 @@ COUNTER_COLUMNS = (
 
 CONSERVATION_COLUMNS = (
     Column("source", TEXT, "the gateway, and its incarnation"),
-    Column("hour", INSTANT, "start of the UTC hour of acceptance"),
+    HOUR,
     Column("accepted", COUNT, "requests that were accepted, counted from events", unit="requests"),
     Column("finished", COUNT, "of those, by their rows: finished", unit="requests"),
     Column("abandoned", COUNT, "abandoned by a gateway that died", unit="requests"),
@@ -125,13 +141,16 @@ CONSERVATION_COLUMNS = (
 )
 
 HOURLY_COLUMNS = (
-    Column("hour", INSTANT, "start of the UTC hour of acceptance", "hour_us"),
-    _same("key_id", TEXT, "API key"),
-    _same("model", TEXT, "model"),
-    _same("basis", TEXT, "how the counts were obtained"),
-    _same("requests", COUNT, "requests with an end", "requests"),
+    HOUR,
+    KEY_ID,
+    MODEL,
+    BASIS,
+    ENDED_REQUESTS,
     *_buckets("sum of tokens over the rows that knew it"),
     *(_same(f"{name}_known", COUNT, f"rows that knew {name}", "requests") for name in BUCKETS),
+    _same("failed_attempts", COUNT, "their calls of backends that failed", "calls"),
+    _same("busy_us", COUNT, "sum of their time with a backend, where it is known", MICROSECONDS),
+    _same("busy_known", COUNT, "rows that knew it", "requests"),
 )
 
 EVENT_COLUMNS = (
@@ -147,7 +166,7 @@ EVENT_COLUMNS = (
 )
 
 KEY_COLUMNS = (
-    _same("key_id", TEXT, "API key"),
+    KEY_ID,
     _same("version", COUNT, "how often it was written", NUMBER),
     Column("issued_at", INSTANT, "when it was made", "issued_us"),
     Column("revoked_at", INSTANT, "when it was revoked; null: it works", "revoked_us"),
@@ -155,11 +174,11 @@ KEY_COLUMNS = (
 )
 
 PRICE_COLUMNS = (
-    _same("price_id", TEXT, "price"),
+    PRICE_ID,
     _same("model", TEXT, "model; * for every model without a price of its own"),
-    _same("version", COUNT, "number within the model's prices", NUMBER),
-    _same("currency", TEXT, "currency"),
-    Column("effective_from", INSTANT, "from when on it holds", "effective_us"),
+    PRICE_VERSION,
+    CURRENCY,
+    EFFECTIVE_FROM,
     *(
         Column(
             name,
@@ -188,16 +207,16 @@ NAME_COLUMNS = (
 
 BILL_COLUMNS = (
     Column("day", pa.date32(), "day of acceptance in the zone of the books"),
-    Column("project_id", TEXT, "the project that the key belonged to then; null: none"),
-    Column("key_id", TEXT, "API key"),
-    Column("model", TEXT, "model"),
-    Column("basis", TEXT, "how the counts were obtained"),
-    Column("requests", COUNT, "requests with an end", unit="requests"),
-    *(Column(name, COUNT, f"{name}: tokens; null is unknown", unit="tokens") for name in BUCKETS),
+    PROJECT_ID,
+    KEY_ID,
+    MODEL,
+    BASIS,
+    ENDED_REQUESTS,
+    *TOKENS,
     Column(
         "cost", MONEY, "exact cost; null if tokens have no price or are not known", unit=OF_CURRENCY
     ),
-    Column("currency", TEXT, "currency of the cost"),
+    COST_CURRENCY,
     Column("unpriced", LIST, "buckets with tokens and without a price"),
     Column("price_id", TEXT, "the price that it was rated by"),
     Column("price_version", COUNT, "number of that price within its model's prices", unit=NUMBER),
@@ -222,7 +241,7 @@ BILL_COLUMNS = (
 EXPORT_COLUMNS = (
     Column("month", TEXT, "month of the export"),
     Column("kind", TEXT, "its format: parquet, csv, focus-1.2 and so on, or archive"),
-    Column("period", TEXT, "open or closed, when it was exported"),
+    Column("period", TEXT, "open, closed or settled, when it was exported"),
     Column("root", TEXT, "of a closed month: hash over all sources' chains at the cut"),
     Column("file", TEXT, "file name"),
     Column("rows", COUNT, "rows in it", unit="rows"),

@@ -15,23 +15,31 @@ from ledger.amounts import decimal_text
 from ledger.clock import from_us
 from ledger.events import BUCKETS
 from ledger.export.bill import billed_months
-from ledger.export.columns import BILL_COLUMNS as FILED
 from ledger.export.columns import (
+    BASIS,
     COUNT,
+    CURRENCY,
+    EFFECTIVE_FROM,
     FLAG,
     INSTANT,
+    KEY_ID,
     KEY_NAME,
     LIST,
     MICROSECONDS,
+    MODEL,
     MONEY,
     NUMBER,
     OF_CURRENCY,
+    PRICE_ID,
+    PRICE_VERSION,
+    PROJECT_ID,
     TEXT,
     Column,
     batch_of,
     schema_of,
     with_key,
 )
+from ledger.export.columns import BILL_COLUMNS as FILED
 from ledger.export.sums import BATCH_ROWS
 from ledger.folds.book import Book
 from ledger.folds.prices import Price
@@ -51,6 +59,8 @@ UNITS: Final[Mapping[str, str]] = {
 }
 """What a quantity counts; of every other bucket it is tokens."""
 
+BUCKET: Final = Column("bucket", TEXT, "token bucket, or request, failed_attempt, gpu_second")
+REASON: Final = Column("reason", TEXT, "why")
 MONTH: Final = Column("month", TEXT, "month of the books whose bill it is on")
 
 
@@ -65,12 +75,12 @@ BILL_COLUMNS = (MONTH, *with_project(with_key(FILED)))
 CHARGE_COLUMNS = (
     MONTH,
     Column("hour", INSTANT, "start of the UTC hour of acceptance, or of the month in that hour"),
-    Column("project_id", TEXT, "the project that the key belonged to then; null: none"),
+    PROJECT_ID,
     PROJECT_NAME,
-    Column("key_id", TEXT, "API key"),
-    Column("model", TEXT, "model"),
-    Column("bucket", TEXT, "token bucket, or request, failed_attempt, gpu_second"),
-    Column("basis", TEXT, "how the counts were obtained"),
+    KEY_ID,
+    MODEL,
+    BUCKET,
+    BASIS,
     Column("requests", COUNT, "requests that the quantity is of", unit="requests"),
     Column("quantity", COUNT, "how much, in quantity_unit; below zero: a correction", unit="its"),
     Column("quantity_unit", TEXT, "tokens, requests, calls or microseconds"),
@@ -87,24 +97,24 @@ CHARGE_COLUMNS = (
 )
 
 RATE_COLUMNS = (
-    Column("price_id", TEXT, "price"),
+    PRICE_ID,
     Column("model", TEXT, "model, or a pattern that ends with *"),
-    Column("version", COUNT, "number within the model's prices", unit=NUMBER),
+    PRICE_VERSION,
     Column("scope", TEXT, "key/ID or project/ID that it is for; null: everybody"),
-    Column("effective_from", INSTANT, "from when on it holds"),
+    EFFECTIVE_FROM,
     Column("band", TEXT, "band of the week; null: whenever no band holds"),
     Column("days", TEXT, "weekdays of the band, 1 is Monday, such as 1,2,3"),
     Column("starts", TEXT, "local time at which the band begins, such as 22:00"),
     Column("ends", TEXT, "local time before which it ends"),
     Column("zone", TEXT, "the time zone of the bands"),
-    Column("bucket", TEXT, "token bucket, or request, failed_attempt, gpu_second"),
+    BUCKET,
     Column(
         "unit_price",
         MONEY,
         "of one token, request or call, or of a microsecond; null: a discount",
         unit="of the currency for one",
     ),
-    Column("currency", TEXT, "currency"),
+    CURRENCY,
     Column("discount_percent", MONEY, "off the price that would hold without it", unit="percent"),
 )
 
@@ -118,7 +128,7 @@ PROJECT_COLUMNS = (
 )
 
 MEMBERSHIP_COLUMNS = (
-    Column("key_id", TEXT, "API key"),
+    KEY_ID,
     Column("project_id", TEXT, "the project it belongs to; null: to none"),
     PROJECT_NAME,
     Column("since", INSTANT, "from when on"),
@@ -131,10 +141,10 @@ ENTRY_COLUMNS = (
     Column("kind", TEXT, "grant, top_up, adjustment, budget"),
     Column("account", TEXT, "account: project/ID, organization/ID, budget/MONTH/ID or a source"),
     Column("amount", MONEY, "what the account gets; below zero: what it gives", unit=OF_CURRENCY),
-    Column("currency", TEXT, "currency"),
+    CURRENCY,
     Column("effective_from", INSTANT, "when it takes effect"),
     Column("posted_at", INSTANT, "when it was recorded"),
-    Column("reason", TEXT, "why"),
+    REASON,
 )
 
 PERIOD_COLUMNS = (
@@ -145,7 +155,7 @@ PERIOD_COLUMNS = (
     Column("closed_at", INSTANT, "when it was closed"),
     Column("requests", COUNT, "requests on its bill", unit="requests"),
     Column("open", COUNT, "requests that had no end when it was closed", unit="requests"),
-    Column("unpriced", COUNT, "lines of its bill without a price", unit="lines"),
+    Column("unpriced", COUNT, "requests that have tokens without a price", unit="requests"),
     Column("prices", COUNT, "prices that the registry had then", unit="prices"),
     Column("totals", TEXT, "exact cost by currency, a JSON object"),
     Column("lines", TEXT, "hash of its lines"),
@@ -161,7 +171,7 @@ CORRECTION_COLUMNS = (
     Column("voided", FLAG, "whether it counts as nothing now"),
     *(Column(name, COUNT, f"{name}: tokens that it counts now", unit="tokens") for name in BUCKETS),
     Column("made_at", INSTANT, "when"),
-    Column("reason", TEXT, "why"),
+    REASON,
 )
 
 
