@@ -12,7 +12,8 @@ log = logging.getLogger("tollbook.test")
 
 
 def backend(name: str) -> Backend:
-    return Backend(name, f"http://{name}.invalid", key=None, engine=None, models=None, any_model=True)
+    url = f"http://{name}.invalid"
+    return Backend(name, url, key=None, engine=None, models=None, any_model=True)
 
 
 class House:
