@@ -7,7 +7,7 @@ the change and its parts come from the single requests. It only reads.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import BigInteger, ColumnElement, Table, func, literal_column, select
@@ -358,16 +358,19 @@ def _summed(
 ) -> Iterator[_Used]:
     """The sums of `counts` over `piece`, in the order of `at` and told apart by it; null: by no
     time."""
-    names = (table.c.key_id, table.c.model, table.c.basis)
-    start = literal_column(str(piece.start), BigInteger)
+    group: list[ColumnElement[Any]] = [table.c.key_id, table.c.model, table.c.basis]
+    if at is not None:
+        group.insert(0, at)
+    # No instant of the piece is in the text: so it is compiled once for all of hundreds of pieces.
     statement = (
-        select(start if at is None else at, *names, *counts)
+        select(*group, *counts)
         .where(when >= piece.start, when < piece.end, *conditions)
-        .group_by(*names if at is None else (at, *names))
+        .group_by(*group)
     )
     if at is not None:
         statement = statement.order_by(at)
     for part in read.stream(statement, size=RUN):
-        for at_us, key_id, model, basis, *numbers in part:
-            at_us = max(int(at_us), piece.start)
+        for row in part:
+            at_us = piece.start if at is None else max(int(row[0]), piece.start)
+            key_id, model, basis, *numbers = row if at is None else row[1:]
             yield _Used(at_us, key_id, model, basis, rolled_of(numbers))
