@@ -94,10 +94,10 @@ def test_a_month_before_the_first_that_was_closed_is_settled_in_all_words(
     for args in (("close", "2026-09"), ("periods", "show", "2026-09")):
         assert said in refused(*args, *where)
     out = ("--out", str(tmp_path / "out"))
-    for args in (("bill", "--month", "2026-09"), ("invoice", "2026-09", *out)):
-        told = run_json(*args, *where)
+    for said_by in (("bill", "--month", "2026-09"), ("invoice", "2026-09", *out)):
+        told = run_json(*said_by, *where)
         assert (told["open"], told["period"], told["settled_with"]) == (False, "settled", "2026-10")
-        shown = run(*args, *where).stdout
+        shown = run(*said_by, *where).stdout
         assert said in shown and "is open" not in shown and "yet" not in shown
     assert run_json("export", "--month", "2026-09", *where)["period"] == "settled"
     shown = run("export", "--month", "2026-09", *where).stdout

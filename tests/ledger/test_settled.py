@@ -9,6 +9,7 @@ import pytest
 
 from ledger.clock import to_us
 from ledger.errors import ExportFailed, NotClosable
+from ledger.events import BooksSet, Draft
 from ledger.export.check import check_export
 from ledger.export.facts import month_in
 from ledger.export.manifest import Manifest
@@ -41,11 +42,14 @@ from tests.support.prices import entry, listing
 OCTOBER = datetime(2026, 10, 20, 10, tzinfo=UTC)
 
 
-def dearer(ledger: Ledger) -> None:
-    """A price that begins in October, told after November was closed."""
+def later(ledger: Ledger) -> None:
+    """What is told after November was closed: a price that begins in October, which the registry
+    refuses, and other rules for the books."""
     per_unit = dict.fromkeys((*PRICES, "other_out"), "500")
     one = entry("dear", OCTOBER - timedelta(days=5), "m", per_unit=per_unit)
-    Feeder(ledger, "registry/dear").feed(scribed([listing([one], END, base=1)], "/cli/dear"))
+    rules = BooksSet(base=0, version=1, zone="UTC", rounding="down", issuer="Another")
+    told = [listing([one], END, base=1), Draft("books/1", "books", END, rules)]
+    Feeder(ledger, "registry/later").feed(scribed(told, "/cli/later"))
 
 
 def late_october(ledger: Ledger) -> None:
@@ -90,7 +94,7 @@ def test_what_comes_late_lands_in_the_open_month_and_leaves_nothing_behind(ledge
         (line,) = lines(ledger, "2026-12")
         assert (line.kind, line.corrects, cost([line])) == ("late", f"{OTHER}:2", "0.00004")
         if not number:
-            dearer(ledger)
+            later(ledger)
     clean(ledger)
 
 
@@ -108,8 +112,10 @@ def test_what_the_cut_holds_keeps_its_price(ledger: Ledger) -> None:
             (statement,) = statements(read, book, "2026-10", {})
             assert (statement.is_open, statement.period) == (False, "settled")
             assert (statement.settled_with, statement.root) == ("2026-11", None)
+            assert (statement.issuer, statement.rounding) == (None, "half_even")
+            assert book.rules.issuer == ("Another" if number else None)
         if not number:
-            dearer(ledger)
+            later(ledger)
 
 
 def test_it_can_never_be_closed_and_says_so(ledger: Ledger) -> None:
@@ -137,7 +143,7 @@ def test_its_export_stands_still(
         manifest = done.manifest
         assert (manifest.period, manifest.root, manifest.requests) == ("settled", None, held)
         assert checked(ledger, done, manifest) == []
-    dearer(ledger)
+    later(ledger)
     for kind in ("parquet", "csv", "focus-1.4"):
         assert export_month(ledger, "2026-10", tmp_path, kind=kind).change == "same", kind
     with ledger.read() as read:
