@@ -89,7 +89,7 @@ def test_a_tree_of_accounts(where: Where) -> None:
         ("key", "Ada", id_, "a=1"),
         ("key", "Bob", "", ""),
     ]
-    assert "1 keys belong to no project" in run("accounts", "list", *where).stdout
+    assert "1 key belongs to no project" in run("accounts", "list", *where).stdout
     listed = run_json("keys", "list", *where)["keys"]
     assert [(one["name"], one["project"]) for one in listed] == [("Ada", id_), ("Bob", None)]
     assert "Vision" in run("keys", "list", *where).stdout

@@ -295,7 +295,7 @@ def test_a_spool_is_shown(data: Path) -> None:
         "r2/delivered/1",
     ]
     table = run("spool", "show", directory.name, "--limit", "3", *at(data)).stdout
-    assert "request.accepted.v1" in table and "more records follow these 3" in table
+    assert "request.accepted.v1" in table and "more follow behind the 3 records shown" in table
     assert len(run_json("spool", "show", directory.name, "--limit", "0", *at(data))["records"]) == 8
     which = run("spool", "show", *at(data))
     assert which.exit_code == 1 and "there are 2 spools" in which.stderr

@@ -35,7 +35,7 @@ def test_a_ledger_that_agrees(tmp_path: Path) -> None:
     dead_spool(tmp_path, *told(4))
     done = run("reconcile", *TIME, "--data", str(tmp_path))
     assert done.exit_code == 0 and "same" in done.stdout and "surplus" not in done.stdout
-    assert "1 readings failed, the last because no answer in 5 s" in done.stdout
+    assert "1 reading failed, the last because no answer in 5 s" in done.stdout
     assert "not over" not in done.stdout
 
 
@@ -73,7 +73,7 @@ def test_a_backend_that_is_not_compared_is_named(tmp_path: Path) -> None:
     done = run("reconcile", *TIME, "--data", str(tmp_path))
     assert done.exit_code == 0
     assert "no engine was read twice" in done.stdout
-    assert "b-1 is not compared, 1 requests went there" in done.stdout
+    assert "b-1 is not compared, 1 request went there" in done.stdout
 
 
 def test_the_ledger_may_be_a_shared_one(tmp_path: Path, postgres_url: str) -> None:
@@ -99,7 +99,7 @@ def test_the_time_may_begin_long_before_the_first_reading(
     with open_ledger(tmp_path / "ledger.db") as ledger:
         Feeder(ledger).feed(scribed([*told(5), say.mark(say.SOURCE, 1, say.after(700), {})]))
     done = run("reconcile", *time, "--data", str(tmp_path))
-    assert done.exit_code == 1 and "BACK DOOR: 1 tokens" in done.stdout
+    assert done.exit_code == 1 and "BACK DOOR: 1 token that" in done.stdout
 
 
 def test_a_backend_that_is_not_known_is_named(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_source_whose_spool_is_gone_is_closed_with_what_it_left_open(tmp_path:
         "sources", "close", source.rpartition("/")[2], "--reason", REASON, "--data", str(tmp_path)
     )
     assert done.exit_code == 0, done.output
-    assert "1 open requests ended" in done.stdout
+    assert "1 open request ended" in done.stdout
     states = run_json("sources", "list", "--data", str(tmp_path))["sources"]
     after = next(state for state in states if state["source"] == source)
     assert (after["closed_by"], after["open"]) == (f"operator: {REASON}", 0)

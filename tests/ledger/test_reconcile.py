@@ -308,7 +308,7 @@ def test_missed_readings_change_nothing_and_are_named() -> None:
     found = reckon("b", Span(tuple(some)), Whole(), [], faults)
     assert found is not None
     words = list(window_words(found))
-    assert any("1 readings failed" in one and "no answer" in one for one in words)
+    assert any("1 reading failed" in one and "no answer" in one for one in words)
     assert any("15 min" in one for one in words)
 
 

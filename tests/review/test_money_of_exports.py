@@ -37,7 +37,7 @@ def test_a_price_of_the_month_that_came_later_is_noted(books: Books) -> None:
     assert said(books, done, done.manifest) == ([], [])
     books.add(price("p-1", dict.fromkeys(BUCKETS, "1"), start=START))
     findings, notes = said(books, done, done.manifest)
-    assert findings == [] and ["1 prices" in note for note in notes] == [True]
+    assert findings == [] and ["1 price of" in note for note in notes] == [True]
     again = export(books)
     assert again.change == "replaced" and said(books, again, again.manifest) == ([], [])
 
