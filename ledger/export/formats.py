@@ -5,7 +5,6 @@ another library and held against the ledger before anybody sees it.
 """
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ from ledger.export.archive import manifest_heads, write_archive
 from ledger.export.archive_columns import ARCHIVE
 from ledger.export.bill import batches_of, bill_lines, unpriced_in
 from ledger.export.cells import Cells
-from ledger.export.columns import BILL_COLUMNS, ENDED_EVENT
+from ledger.export.columns import BILL_COLUMNS
 from ledger.export.csv import write_csv
 from ledger.export.facts import Month, prices_before
 from ledger.export.focus.columns import VERSIONS, file_columns
@@ -42,7 +41,7 @@ from ledger.export.manifest import (
 )
 from ledger.export.opened import Opened, types_in
 from ledger.export.parquet import write_parquet
-from ledger.export.read_back import Found, read_back
+from ledger.export.read_back import Found, Reading, read_back
 from ledger.export.rows import FILE_COLUMNS, request_batches
 from ledger.export.sums import Sums, by_roll_up
 from ledger.folds.book import Book
@@ -147,34 +146,15 @@ def _open(read: ReadSession, month: Month) -> int:
     return sum(len(part) for part in read.stream(statement))
 
 
-class _Ends:
-    """Sees the batches go by, and keeps the last event of each source that ended a request."""
-
-    def __init__(self) -> None:
-        self.last: Counter[str] = Counter()
-
-    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for name in batch.column(ENDED_EVENT.name).to_pylist():
-                if name is not None:
-                    source, _, sequence = name.rpartition(":")
-                    self.last[source] = max(self.last[source], int(sequence))
-            yield batch
-
-    @property
-    def position(self) -> dict[str, dict[str, int]]:
-        return {source: {"requests": last} for source, last in self.last.items()}
-
-
 def _tables_writer(write: Callable[..., Cells], requests: str, bill: str) -> Writer:
     """Every request and the finest lines of the bill, in two files of these names."""
 
     def write_tables(
         read: ReadSession, month: Month, told: Told, directory: Path, progress: Progress
     ) -> Written:
-        ends = _Ends()
+        ends: dict[str, int] = {}
         total = told.rolled.requests
-        batches = ends.watch(request_batches(read, month))
+        batches = request_batches(read, month, ends)
         rows = write(
             directory / requests, FILE_COLUMNS, batches, lambda done: progress(done, total)
         )
@@ -184,7 +164,7 @@ def _tables_writer(write: Callable[..., Cells], requests: str, bill: str) -> Wri
                 _requests(directory / requests, rows, told.rolled),
                 _bill(directory / bill, lines, told),
             ],
-            position=ends.position,
+            position={source: {"requests": last} for source, last in ends.items()},
         )
 
     return write_tables
@@ -311,15 +291,16 @@ class _Last:
 
 
 def _conforms(path: Path, version: str, wrote: Cells, cost: dict[str, str]) -> None:
-    """Raise `ExportFailed` unless the file keeps every rule, and costs what the bill costs."""
-    broken = check_focus(path, version)
+    """Raise `ExportFailed` unless the file keeps every rule, holds what was written, and costs what
+    the bill costs."""
+    reading = Reading(file_columns(version), cost=("BilledCost", "BillingCurrency"))
+    broken = check_focus(path, version, reading.take)
     if broken:
         raise ExportFailed(
             f"{path.name} would not be FOCUS {version}, and nothing was exported: "
             + "; ".join(broken)
         )
-    amount = ("BilledCost", "BillingCurrency")
-    _same_cost(path, read_back(path, file_columns(version), wrote, cost=amount), cost)
+    _same_cost(path, reading.found(path, wrote), cost)
 
 
 def _write_archive(

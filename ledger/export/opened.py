@@ -1,6 +1,6 @@
 """A file of an export, Parquet or CSV, as pyarrow sees it, which reads what DuckDB wrote."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,18 +39,29 @@ class Opened:
             schema = pq.read_schema(path)
             self.types = dict(zip(schema.names, schema.types, strict=True))
 
-    def reader(self, names: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Its rows in their order, of the columns `names` or all."""
+    def reader(
+        self,
+        names: Sequence[str] | None = None,
+        watch: Callable[[pa.RecordBatch], None] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Its rows in their order, of the columns `names` or all. `watch` sees them go by."""
         wanted = list(self.types) if names is None else list(names)
-        if self._path.suffix != ".csv":
+        if self._path.suffix == ".csv":
+            rows = self._text(wanted)
+        else:
             schema = pa.schema([(name, self.types[name]) for name in wanted])
-            return pa.RecordBatchReader.from_batches(schema, self._groups(wanted))
+            rows = pa.RecordBatchReader.from_batches(schema, self._groups(wanted))
+        if watch is None:
+            return rows
+        return pa.RecordBatchReader.from_batches(rows.schema, _watched(rows, watch))
+
+    def _text(self, names: list[str]) -> pa.RecordBatchReader:
         return pa_csv.open_csv(
             self._path,
             parse_options=pa_csv.ParseOptions(newlines_in_values=True),
             convert_options=pa_csv.ConvertOptions(
                 column_types=self.types,
-                include_columns=wanted,
+                include_columns=names,
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
@@ -63,3 +74,11 @@ class Opened:
         with pq.ParquetFile(self._path) as file:
             for batch in file.iter_batches(_ROWS, columns=names):
                 yield batch.select(names)
+
+
+def _watched(
+    rows: pa.RecordBatchReader, watch: Callable[[pa.RecordBatch], None]
+) -> Iterator[pa.RecordBatch]:
+    for batch in rows:
+        watch(batch)
+        yield batch

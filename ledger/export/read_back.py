@@ -49,35 +49,37 @@ def read_back(
             raise ExportFailed(
                 f"{path} came back with columns {_words(file.types)}, not {_words(types)}; {_FAULT}"
             )
-        adding = _Adding(requests, cost)
-        read = Cells(columns)
+        reading = Reading(columns, requests=requests, cost=cost)
         for batch in file.reader():
-            read.take(batch)
-            adding.take(batch)
+            reading.take(batch)
     except (pa.ArrowException, OSError) as wrong:
         raise ExportFailed(f"{path} cannot be read back: {wrong}; {_FAULT}") from wrong
-    if differing := read.differing(wrote):
-        raise ExportFailed(
-            f"{path} came back with {read.rows} rows of {wrote.rows}, and with other cells than "
-            f"were written in {', '.join(differing)}; {_FAULT}"
-        )
-    return adding.found
+    return reading.found(path, wrote)
 
 
 def _words(types: dict[str, pa.DataType]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
-class _Adding:
-    """Adds up batches as they go by, exactly."""
+class Reading:
+    """Adds up the batches of a file as they go by, exactly, and keeps what its cells were."""
 
-    def __init__(self, requests: str | None, cost: tuple[str, str] | None) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        requests: str | None = None,
+        cost: tuple[str, str] | None = None,
+    ) -> None:
         self._requests, self._cost = requests, cost
+        self._cells = Cells(columns)
         self._counted = 0
         self._tokens, self._known = dict.fromkeys(BUCKETS, 0), dict.fromkeys(BUCKETS, 0)
         self._pico: dict[str, int] = {}
 
     def take(self, batch: pa.RecordBatch) -> None:
+        """Go on by the rows of `batch`."""
+        self._cells.take(batch)
         requests = self._requests
         self._counted += batch.num_rows if requests is None else _sum(batch.column(requests))
         for name in BUCKETS:
@@ -93,8 +95,14 @@ class _Adding:
                     known = self._pico.get(row[currency], 0)
                     self._pico[row[currency]] = known + pico_of(f"{total:f}")
 
-    @property
-    def found(self) -> Found:
+    def found(self, path: Path, wrote: Cells) -> Found:
+        """What all of them add up to. Raises `ExportFailed` if any cell of the file at `path` is
+        another than the one that `wrote` saw go in."""
+        if differing := self._cells.differing(wrote):
+            raise ExportFailed(
+                f"{path} came back with {self._cells.rows} rows of {wrote.rows}, and with other "
+                f"cells than were written in {', '.join(differing)}; {_FAULT}"
+            )
         cost = {name: decimal_text(pico) for name, pico in sorted(self._pico.items()) if pico}
         return Found(Sums(self._counted, self._tokens, self._known), cost)
 

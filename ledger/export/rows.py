@@ -37,11 +37,17 @@ def table_batches(
         yield batch_of(columns, {**values, **more})
 
 
-def request_batches(read: ReadSession, month: Month) -> Iterator[pa.RecordBatch]:
+def request_batches(
+    read: ReadSession, month: Month, last: dict[str, int]
+) -> Iterator[pa.RecordBatch]:
     """The requests of the month that have an end, by acceptance; of a closed month as they were
-    when it was closed. Their columns: `FILE_COLUMNS`."""
+    when it was closed. Their columns: `FILE_COLUMNS`. `last` takes the last event of each source
+    that ended one of them: its sequence by source."""
     sources = [column.source for column in REQUEST_COLUMNS if column.source is not None]
     for found, ends in ended_requests(read, month.span, sources, month.closed):
+        for end in ends:
+            if end is not None and end[1] > last.get(end[0], 0):
+                last[end[0]] = end[1]
         names = [None if end is None else f"{end[0]}:{end[1]}" for end in ends]
         yield batch_of(FILE_COLUMNS, {**_renamed(REQUEST_COLUMNS, found), ENDED_EVENT.name: names})
 

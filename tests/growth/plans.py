@@ -38,7 +38,7 @@ def plans(read: ReadSession, month: Month) -> dict[str, list[str]]:
         "bill": lambda: bill(read, month.name, ("key", "model")),
         "bill by day": lambda: bill(read, month.name, ("project", "key", "model", "day")),
         "charges": lambda: list(charges(read, book, month.name)),
-        "export": lambda: list(request_batches(read, month_in(read, month.name))),
+        "export": lambda: list(request_batches(read, month_in(read, month.name), {})),
         "usage by hour": lambda: usage(read, book.members, hours),
         "usage by minute": lambda: usage(read, book.members, minutes),
         "close": lambda: foresee(read, book, month.name, end),

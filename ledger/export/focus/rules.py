@@ -6,7 +6,7 @@ SQL, and the file is read as it stands on the disk by another library than the o
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -320,8 +320,11 @@ def _of_column(column: FocusColumn) -> Iterator[Rule]:
         )
 
 
-def check_focus(path: Path, version: str) -> list[str]:
+def check_focus(
+    path: Path, version: str, watch: Callable[[pa.RecordBatch], None] | None = None
+) -> list[str]:
     """What the file at `path`, Parquet or CSV, breaks of FOCUS `version`, in words; empty: nothing.
+    `watch` sees all rows once, unless the columns are others.
 
     Raises `BadQuery` for no version of ours, `OSError` if there is no such file.
     """
@@ -335,32 +338,29 @@ def check_focus(path: Path, version: str) -> list[str]:
         return list(_strange(file.types, wanted))
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        rows = _Rows(connection, file)
         try:
             return [
-                *_broken(rows, rules_of(version)),
-                *_manifold(rows),
-                *_ill_formed(rows, version),
+                *_broken(connection, file.reader(watch=watch), rules_of(version)),
+                *_manifold(connection, file),
+                *_ill_formed(connection, file, version),
             ]
         except (duckdb.Error, pa.ArrowException) as wrong:
             return [f"{path.name} cannot be computed exactly: {str(wrong).splitlines()[0]}"]
 
 
-class _Rows:
-    """Asks about the rows of a file. Each question goes through it once, by the columns it needs;
-    in SQL they are `f`."""
+def _ask(
+    connection: duckdb.DuckDBPyConnection, sql: str, rows: pa.RecordBatchReader | None = None
+) -> list[tuple[Any, ...]]:
+    """What `sql` says of `rows`, which are `f` in it, or of tables that were made of them before.
+    A reader goes by once, so each question gets one of its own."""
+    if rows is not None:
+        connection.register("f", rows)
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, file: Opened) -> None:
-        self._connection, self._file = connection, file
+    def answer() -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+        return found
 
-    def ask(self, sql: str, names: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
-        self._connection.register("f", self._file.reader(names))
-
-        def answer() -> list[tuple[Any, ...]]:
-            found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
-            return found
-
-        return in_thread(self._connection, answer)
+    return in_thread(connection, answer)
 
 
 def _strange(found: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:
@@ -375,36 +375,42 @@ def _strange(found: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:
         yield "the columns stand in another order"
 
 
-def _broken(rows: _Rows, rules: Sequence[Rule]) -> Iterator[str]:
+def _broken(
+    connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rules: Sequence[Rule]
+) -> Iterator[str]:
     """The rules that rows break, all counted in one pass."""
     counts = ", ".join(f"count(*) FILTER (WHERE {rule.broken})" for rule in rules)
-    (found,) = rows.ask(f"SELECT {counts} FROM f")
+    (found,) = _ask(connection, f"SELECT {counts} FROM f", rows)
     for rule, count in zip(rules, found, strict=True):
         if count:
             yield f"{rule.name}: {rule.text}; {count} rows break it"
 
 
-def _manifold(rows: _Rows) -> Iterator[str]:
+def _manifold(connection: duckdb.DuckDBPyConnection, file: Opened) -> Iterator[str]:
+    names = sorted({name for _, *both in _ONE_EACH for name in both})
+    _ask(
+        connection,
+        f"CREATE TABLE pairs AS SELECT DISTINCT {', '.join(names)} FROM f",
+        file.reader(names),
+    )
     for name, one, other in _ONE_EACH:
-        for (broken,) in rows.ask(
-            f"SELECT {one} FROM f WHERE {one} IS NOT NULL GROUP BY {one} "
+        for (broken,) in _ask(
+            connection,
+            f"SELECT {one} FROM pairs WHERE {one} IS NOT NULL GROUP BY {one} "
             f"HAVING count(DISTINCT {other}) <> 1 ORDER BY {one} LIMIT 1",
-            (one, other),
         ):
             yield f"{name}: {one} has one and only one {other}; {broken!r} has not"
 
 
-def _ill_formed(rows: _Rows, version: str) -> Iterator[str]:
+def _ill_formed(connection: duckdb.DuckDBPyConnection, file: Opened, version: str) -> Iterator[str]:
     """JSON columns that hold something else than one flat object."""
-    for column in profile(version):
-        if column.kind != "json":
-            continue
-        texts = rows.ask(
-            f"SELECT DISTINCT {column.name} FROM f WHERE {column.name} IS NOT NULL", (column.name,)
-        )
-        for (text,) in texts:
-            if (wrong := _not_flat(text, own=column.name == "SkuPriceDetails")) is not None:
-                yield f"KeyValueFormat: {column.name} {wrong}: {text}"
+    names = [column.name for column in profile(version) if column.kind == "json"]
+    texts = ", ".join(f"list(DISTINCT {name}) FILTER ({name} IS NOT NULL)" for name in names)
+    (found,) = _ask(connection, f"SELECT {texts} FROM f", file.reader(names))
+    for name, different in zip(names, found, strict=True):
+        for text in sorted(different or ()):
+            if (wrong := _not_flat(text, own=name == "SkuPriceDetails")) is not None:
+                yield f"KeyValueFormat: {name} {wrong}: {text}"
                 break
 
 
