@@ -8,15 +8,12 @@ import pytest
 
 from streams.kafka.access import KafkaAccess
 from tests.support.fake_backend import KEY
-from tests.support.kafka import settings_file
+from tests.support.kafka import named_places, settings_file
 from tests.support.processes import (
-    CLI,
-    Answer,
-    Gateway,
-    Process,
     backend,
-    call,
+    chat,
     gateway,
+    role,
     tollbook,
     tollbook_json,
     wait_until,
@@ -25,28 +22,15 @@ from tests.support.processes import (
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 
-def ask(door: Gateway, key: str) -> Answer:
-    said = [{"role": "user", "content": "hi"}]
-    return call(f"{door.url}/v1/chat/completions", {"model": "fake", "messages": said}, key)
-
-
 def test_two_gateways_follow_the_registry_and_a_drain_waits_for_both(
     kafka: KafkaAccess, tmp_path: Path
 ) -> None:
-    text = settings_file(tmp_path, kafka).read_text()
-    places = []
-    for name in ("a", "b"):
-        config = tmp_path / f"{name}.toml"
-        config.write_text(f'[gateway]\nname = "{name}"\n{text}')
-        places.append(("--config", str(config)))
+    places = named_places(tmp_path, settings_file(tmp_path, kafka).read_text(), "a", "b")
     here = tmp_path / "none"
     (tmp_path / "key").write_text(KEY)
     with ExitStack() as stack:
         server = stack.enter_context(backend(tmp_path))
-        worker = Process(
-            [*CLI, "worker", "--data", str(tmp_path / "w"), *places[0]], tmp_path / "worker.log"
-        )
-        stack.callback(worker.stop)
+        stack.enter_context(role("worker", tmp_path, *places[0]))
         doors = [
             stack.enter_context(gateway(tmp_path / f"data-{n}", [], *place, backend_key=""))
             for n, place in enumerate(places)
@@ -55,9 +39,7 @@ def test_two_gateways_follow_the_registry_and_a_drain_waits_for_both(
         said = ("gpu", "--url", server.url, "--key", f"file:{tmp_path}/key", *places[0])
         tollbook(here, "backends", "add", *said)
         for door in doors:
-            wait_until(
-                "it serves by the new backend", lambda door=door: ask(door, key).status == 200
-            )
+            wait_until("it serves", lambda door=door: chat(door.url, key).status == 200)
 
         def seen() -> bool:
             (one,) = tollbook_json(here, "backends", "list", *places[1])["backends"]
@@ -66,8 +48,8 @@ def test_two_gateways_follow_the_registry_and_a_drain_waits_for_both(
         wait_until("both tell of it", seen)
         drained = tollbook_json(here, "backends", "drain", "gpu", *places[1])
         assert drained["safe"] and not drained["unaware"] and not drained["silent"]
-        assert [ask(door, key).status for door in doors] == [503, 503]
+        assert [chat(door.url, key).status for door in doors] == [503, 503]
         tollbook(here, "backends", "undrain", "gpu", *places[0])
         for door in doors:
-            wait_until("it serves again", lambda door=door: ask(door, key).status == 200)
+            wait_until("it serves again", lambda door=door: chat(door.url, key).status == 200)
         assert KEY not in "".join(door.output() for door in doors)

@@ -1,8 +1,6 @@
 """`tollbook dev --kafka`: one request through all of it, from the door to the bill in Postgres."""
 
-import json
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ from tests.support.processes import (
     CLI,
     Process,
     backend,
-    call,
-    environment,
+    chat,
     free_port,
+    tollbook_json,
     wait_until,
 )
 
@@ -29,18 +27,7 @@ START_SECONDS_MAX = 200.0
 
 def at(data: Path, *words: str) -> Any:
     """What a command prints under --json on the servers that `dev` has started in `data`."""
-    place = ("--config", str(data / "tollbook.toml"), "--data", str(data / "gateway"))
-    done = subprocess.run(
-        [*CLI, *words, *place, "--json"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    return tollbook_json(data / "gateway", *words, "--config", str(data / "tollbook.toml"))
 
 
 def test_a_request_goes_from_the_door_to_the_bill_over_kafka(tmp_path: Path) -> None:
@@ -62,9 +49,8 @@ def test_a_request_goes_from_the_door_to_the_bill_over_kafka(tmp_path: Path) -> 
             wait_until(f"everything is up:\n{dev.output()}", serving, START_SECONDS_MAX)
             made = at(data, "keys", "create", "--name", "me")
             at(data, "prices", "set", "*", "--in", "1", "--out", "2", "--rerate", "first price")
-            body = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
-            url = f"http://127.0.0.1:{port}/v1/chat/completions"
-            wait_until("the key is known", lambda: call(url, body, made["key"]).status == 200)
+            url = f"http://127.0.0.1:{port}"
+            wait_until("the key is known", lambda: chat(url, made["key"]).status == 200)
             rows = wait_until("the bill has it", lambda: at(data, "bill")["rows"], 60)
             assert [(row["name"], row["model"]) for row in rows] == [("me", "fake")]
             assert rows[0]["cost"] is not None

@@ -12,13 +12,12 @@ from streams.kafka.access import KafkaAccess
 from tests.streams.relay_house import once, sent
 from tests.support.kafka import access_to, settings_file
 from tests.support.processes import (
-    CLI,
-    Answer,
     Gateway,
-    Process,
     backend,
     call,
+    chat,
     gateway,
+    role,
     tollbook,
     tollbook_json,
     wait_until,
@@ -28,11 +27,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280)]
 
 LONG_NAME = "m" * 256
 """A model's name stands in two events of each request: so the spool fills with few of them."""
-
-
-def ask(door: Gateway, key: str, model: str = "fake") -> Answer:
-    said = [{"role": "user", "content": "hi"}]
-    return call(f"{door.url}/v1/chat/completions", {"model": model, "messages": said}, key)
 
 
 def metric(door: Gateway, name: str) -> float:
@@ -58,19 +52,17 @@ def test_kafka_away_fills_the_spool_and_back_again_drains_it(
     config.write_text(f'{text}[spool]\nlimit_bytes = "1 MiB"\nreserve_bytes = "64 KiB"\n')
     data = tmp_path / "data"
     place = ("--config", str(config))
-    worker_log = tmp_path / "worker.log"
     with backend(tmp_path) as server:
         key = tollbook_json(data, "keys", "create", "--name", "ann", *place)["key"]
-        worker = Process([*CLI, "worker", "--data", str(tmp_path / "worker"), *place], worker_log)
-        try:
+        with role("worker", tmp_path, *place):
             with gateway(data, [server.url], *place) as door:
-                wait_until("the key is known", lambda: ask(door, key).status == 200)
+                wait_until("the key is known", lambda: chat(door.url, key).status == 200)
                 line = next(said for said in door.output().splitlines() if "serving" in said)
                 assert f"Kafka at {own_broker.address}" in line
                 own_broker.stop()
-                good, answer = 0, ask(door, key, LONG_NAME)
+                good, answer = 0, chat(door.url, key, LONG_NAME)
                 while answer.status == 200 and good < 2000:
-                    good, answer = good + 1, ask(door, key, LONG_NAME)
+                    good, answer = good + 1, chat(door.url, key, LONG_NAME)
                 assert answer.status == 503, answer.body
                 assert good > 50, "it served from disk until the spool was full"
                 wait_until("it is shown", lambda: metric(door, "tollbook_relay_kafka_up") == 0)
@@ -78,14 +70,12 @@ def test_kafka_away_fills_the_spool_and_back_again_drains_it(
                 wait_until("the lag is shown", lambda: metric(door, lag) > 900_000)
                 assert metric(door, age) > 0
                 own_broker.start()
-                wait_until("it serves again", lambda: ask(door, key).status == 200, 60)
+                wait_until("it serves again", lambda: chat(door.url, key).status == 200, 60)
                 up = "tollbook_relay_kafka_up"
                 wait_until("Kafka is up", lambda: metric(door, up) == 1)
             ends = finished(access)
             assert len(ends) == len(server.calls()), "as many ends as the backend gave answers"
             assert max(ends.values()) == 1
-        finally:
-            worker.stop()
 
 
 def test_topics_that_are_not_as_they_should_be_stop_the_start_with_words(

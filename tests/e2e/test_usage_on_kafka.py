@@ -8,25 +8,20 @@ import pytest
 
 from ledger.clock import SystemClock
 from streams.kafka.access import KafkaAccess
-from tests.support.kafka import settings_file
+from tests.support.kafka import named_places, settings_file
 from tests.support.processes import (
-    CLI,
     Answer,
     Gateway,
-    Process,
     backend,
     call,
+    chat,
     gateway,
+    role,
     tollbook_json,
     wait_until,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
-
-
-def ask(door: Gateway, key: str) -> Answer:
-    said = [{"role": "user", "content": "hi"}]
-    return call(f"{door.url}/v1/chat/completions", {"model": "fake", "messages": said}, key)
 
 
 def told(door: Gateway, key: str, path: str = "/v1/usage") -> Answer:
@@ -44,18 +39,13 @@ def test_an_answer_of_one_gateway_is_told_by_the_other_within_two_seconds(
     kafka: KafkaAccess, postgres_url: str, tmp_path: Path
 ) -> None:
     text = settings_file(tmp_path, kafka, postgres_url).read_text()
-    places = []
-    for name in ("a", "b"):
-        config = tmp_path / f"{name}.toml"
-        config.write_text(f'[gateway]\nname = "{name}"\n{text}')
-        places.append(("--config", str(config)))
+    places = named_places(tmp_path, text, "a", "b")
     without = tmp_path / "without.toml"
     without.write_text(settings_file(tmp_path, kafka).read_text())
     with ExitStack() as stack:
         server = stack.enter_context(backend(tmp_path))
-        for role in ("worker", "write"):
-            command = [*CLI, role, "--data", str(tmp_path / role), *places[0]]
-            stack.callback(Process(command, tmp_path / f"{role}.log").stop)
+        for verb in ("worker", "write"):
+            stack.enter_context(role(verb, tmp_path, *places[0]))
         made = [
             tollbook_json(tmp_path / "keys", "keys", "create", "--name", name, *more, *places[0])
             for name, more in (("ann", ()), ("boss", ("--admin",)))
@@ -66,12 +56,12 @@ def test_an_answer_of_one_gateway_is_told_by_the_other_within_two_seconds(
             for n, place in enumerate((*places, ("--config", str(without))))
         )
         for door in (one, other, blind):
-            wait_until("it knows the key", lambda door=door: ask(door, ann).status == 200)
+            wait_until("it knows the key", lambda door=door: chat(door.url, ann).status == 200)
         wait_until("it is told", lambda: told(other, ann).status == 200)
         wait_until("all of it", lambda: requests(told(other, ann)) == 3)
         late = []
         for number in range(4, 8):
-            assert ask(one, ann).status == 200
+            assert chat(one.url, ann).status == 200
             began = time.monotonic()
             wait_until("it is told", lambda n=number: requests(told(other, ann)) == n)
             late.append(time.monotonic() - began)
@@ -79,4 +69,4 @@ def test_an_answer_of_one_gateway_is_told_by_the_other_within_two_seconds(
         assert requests(told(one, boss, "/v1/organization/usage/completions")) == 7
         refused = told(blind, ann)
         assert refused.status == 503 and b"does not know where the ledger is" in refused.body
-        assert ask(blind, ann).status == 200
+        assert chat(blind.url, ann).status == 200

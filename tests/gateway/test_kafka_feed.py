@@ -22,11 +22,11 @@ from streams.kafka.feed import REGISTRY
 from streams.kafka.read import latest_values, read_to_end
 from streams.kafka.records import event_of
 from streams.kafka.registry import KafkaRegistry
-from tests.gateway.doors import CHAT, SOON_SECONDS, backend, door
+from tests.gateway.doors import SOON_SECONDS, backend, door
 from tests.streams.worker_house import working
 from tests.support import processes
 from tests.support.derived import put
-from tests.support.processes import Answer, Gateway, call, wait_until
+from tests.support.processes import Answer, Gateway, call, chat, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -55,11 +55,6 @@ def kafka_table(access: KafkaAccess, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def ask(gateway: Gateway, secret: str) -> Answer:
-    body = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
-    return call(gateway.url + CHAT, body, secret)
-
-
 def health(gateway: Gateway) -> tuple[int, Any]:
     answer = call(f"{gateway.url}/health/ready", timeout=5)
     return answer.status, answer.json()
@@ -77,21 +72,23 @@ def test_keys_come_from_kafka_and_outlive_it(kafka: KafkaAccess, tmp_path: Path)
         with door(tmp_path, backends, kafka=kafka_table(kafka)) as gateway:
             status, said = health(gateway)
             assert status == 200 and "notes" not in said
-            assert ask(gateway, "key-1").status == ask(gateway, "key-2").status == 200
-            assert ask(gateway, "key-3").status == 401
+            assert chat(gateway.url, "key-1").status == chat(gateway.url, "key-2").status == 200
+            assert chat(gateway.url, "key-3").status == 401
             asyncio.run(put(kafka, REGISTRY, key("key-1", 2, ISSUED) | key("key-3")))
-            wait_until("key-3 opens", lambda: ask(gateway, "key-3").status == 200, SOON_SECONDS)
+            wait_until(
+                "key-3 opens", lambda: chat(gateway.url, "key-3").status == 200, SOON_SECONDS
+            )
             wait_until(
                 "key-1 is refused",
-                lambda: code_of(ask(gateway, "key-1")) == "revoked_api_key",
+                lambda: code_of(chat(gateway.url, "key-1")) == "revoked_api_key",
                 SOON_SECONDS,
             )
         with door(tmp_path, backends, kafka=kafka_table(kafka, bootstrap=[AWAY])) as gateway:
             status, said = health(gateway)
             assert status == 200
             assert "keys are as they were" in said["notes"][0] and AWAY in said["notes"][0]
-            assert ask(gateway, "key-2").status == ask(gateway, "key-3").status == 200
-            assert code_of(ask(gateway, "key-1")) == "revoked_api_key"
+            assert chat(gateway.url, "key-2").status == chat(gateway.url, "key-3").status == 200
+            assert code_of(chat(gateway.url, "key-1")) == "revoked_api_key"
             metrics = call(f"{gateway.url}/metrics").body.decode()
             assert "tollbook_feed_live 0.0" in metrics and "tollbook_feed_age_seconds" in metrics
 
@@ -113,7 +110,7 @@ def test_without_kafka_and_without_a_snapshot_it_says_what_it_waits_for(
             return status == 503 and "cannot be reached" in said["waiting_for"][0]
 
         wait_until("it says what it waits for", waits, SOON_SECONDS)
-        answer = ask(gateway, "key-1")
+        answer = chat(gateway.url, "key-1")
         assert (answer.status, code_of(answer)) == (503, "registry_unavailable")
 
 
@@ -131,7 +128,7 @@ def test_what_it_sees_of_backends_goes_to_kafka(kafka: KafkaAccess, tmp_path: Pa
     with processes.backend(tmp_path, models="fake") as one:
         backends = [backend(one.url, "one")]
         with door(tmp_path, backends, kafka=kafka_table(kafka)) as gateway:
-            assert ask(gateway, "key-1").status == 200
+            assert chat(gateway.url, "key-1").status == 200
             wait_until(
                 "the request is seen in a view",
                 lambda: any(said.requests == 1 for said in asyncio.run(observed())),
@@ -172,8 +169,8 @@ def test_one_gateway_cut_off_from_a_backend_does_not_take_it_from_the_others(
 
         wait_until("all three have said what they see", all_said, SOON_SECONDS * 3)
         for gateway in gateways[1:]:
-            wait_until("key-1 opens", lambda door=gateway: ask(door, "key-1").status != 401)
-            assert ask(gateway, "key-1").status == 200
+            wait_until("key-1 opens", lambda door=gateway: chat(door.url, "key-1").status != 401)
+            assert chat(gateway.url, "key-1").status == 200
             assert health(gateway)[1]["backends"] == {"one": "up"}
-        assert ask(gateways[0], "key-1").status == 502
+        assert chat(gateways[0].url, "key-1").status == 502
         wait_until("all three still see it so", all_said, SOON_SECONDS)
