@@ -1,7 +1,6 @@
 """An event to bytes and back: one JSON object, the structured form of CloudEvents 1.0. Pure."""
 
 from datetime import UTC, datetime
-from io import BytesIO
 
 import msgspec
 
@@ -68,12 +67,9 @@ def decode_all(records: bytes) -> list[Event] | None:
 
     What `decode` gives for each line, in half the time: there are thousands of them in one read.
     """
-    if records.endswith(b"\n"):
-        # Behind the last line end stands an empty record, which is no line to `readlines`.
-        return None
     try:
         str(records, "utf-8")
-        events = list(map(_decoder.decode, BytesIO(records).readlines()))
+        events = list(map(_decoder.decode, records.split(b"\n")))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     for event in events:
