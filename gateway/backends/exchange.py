@@ -66,8 +66,8 @@ async def exchange(
     body: bytes | None,
     limits: aiohttp.ClientTimeout,
 ) -> tuple[Connection, RawResponseMessage, aiohttp.StreamReader]:
-    """Send `body` and wait for the head of the answer. Gives the connection, which the caller must
-    `end`, that head, and what reads the body behind it. `limits` hold for making a connection alone.
+    """Send `body` and wait for the head of the answer: the connection, which the caller must `end`,
+    that head, and what reads the body behind it. `limits` hold for making a connection alone.
 
     Raises `aiohttp.ClientError` and `OSError`, of it `TimeoutError` if no connection could be made
     in time, `aiohttp.http.HttpProcessingError` for an answer that is not HTTP, and `HeaderError`.
