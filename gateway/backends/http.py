@@ -2,24 +2,26 @@
 
 import asyncio
 import errno
-import io
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError, RawResponseMessage
 
+from gateway.backends.exchange import Route, end, exchange
 from gateway.backends.port import BackendFailed, Target
 from gateway.wire.codings import CodingError, Inflater, is_plain
 
 KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which vLLM closes an idle connection, so that none is reused too late."""
 
-INLINE_BODY_BYTES_MAX = 1024 * 1024
-"""aiohttp sends a larger body in pieces, so that the event loop is not held by one write."""
-
 INFLATED_BYTES_MAX = 256 * 1024 * 1024
 """A compressed answer that must be held whole may become this large: twice the largest batch of
 embeddings that anybody sends, and less than what would hurt."""
+
+ROUTES_MAX = 1_000
+"""Beyond so many, all are made anew: the keys of servers come and go."""
 
 FETCHED_BYTES_MAX = 16 * 1024 * 1024
 """A list of models or a page of metrics is a thousandth of this."""
@@ -69,37 +71,46 @@ def _passed_name(name: bytes) -> bytes | None:
 
 
 class HttpAnswer:
-    """An aiohttp response as the `Answer` port."""
+    """What came on a connection as the `Answer` port."""
 
-    __slots__ = ("_response", "content_type", "headers", "status")
+    __slots__ = ("_connection", "_content", "content_type", "headers", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.content_type = response.headers.get("content-type", "").lower()
+    def __init__(
+        self, connection: Connection, message: RawResponseMessage, content: aiohttp.StreamReader
+    ) -> None:
+        self._connection = connection
+        self._content = content
+        self.status = message.code
+        self.content_type = message.headers.get("content-type", "").lower()
         self.headers = [
             (passed, value)
-            for name, value in response.raw_headers
+            for name, value in message.raw_headers
             if (passed := _passed_name(name)) is not None
         ]
 
     async def read(self) -> bytes:
         try:
-            return await self._response.content.readany()
+            data = await self._content.readany()
         except (aiohttp.ClientError, OSError) as broken:
             raise _lost(broken) from broken
+        if not data:
+            self.close()
+        return data
 
     async def read_all(self) -> bytes:
+        parts = []
         try:
-            return await self._response.read()
+            while part := await self._content.readany():
+                parts.append(part)
+                if self._content.at_eof():
+                    break
         except (aiohttp.ClientError, OSError) as broken:
             raise _lost(broken) from broken
+        self.close()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self._response.close()
+        end(self._connection, whole=self._content.is_eof())
 
 
 class PackedAnswer(HttpAnswer):
@@ -107,8 +118,14 @@ class PackedAnswer(HttpAnswer):
 
     __slots__ = ("_inflater", "_pieces")
 
-    def __init__(self, response: aiohttp.ClientResponse, coding: bytes) -> None:
-        super().__init__(response)
+    def __init__(
+        self,
+        connection: Connection,
+        message: RawResponseMessage,
+        content: aiohttp.StreamReader,
+        coding: bytes,
+    ) -> None:
+        super().__init__(connection, message, content)
         self._inflater = Inflater(coding)
         self._pieces: Iterator[bytes] = iter(())
 
@@ -138,85 +155,89 @@ class PackedAnswer(HttpAnswer):
         return b"".join(parts)
 
 
-def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
-    """The answer to `response`. Raises `BackendFailed` for a coding that is not read here."""
-    said = response.headers.get("content-encoding")
-    if said is None or is_plain(coding := said.encode("utf-8", "surrogateescape")):
-        return HttpAnswer(response)
+def _answer(
+    connection: Connection, message: RawResponseMessage, content: aiohttp.StreamReader
+) -> HttpAnswer:
+    """What came as an answer. Raises `BackendFailed` if it cannot be read here."""
     try:
-        return PackedAnswer(response, coding)
+        if not 200 <= message.code < 600:
+            # A switch of protocols that nobody asked for has no answer behind it to meter, and a
+            # status that does not exist cannot be passed on.
+            raise BackendFailed("lost", f"it answered with status {message.code}")
+        said = message.headers.get("content-encoding")
+        if said is None or is_plain(coding := said.encode("utf-8", "surrogateescape")):
+            return HttpAnswer(connection, message, content)
+        return PackedAnswer(connection, message, content, coding)
     except CodingError as unknown:
-        response.close()
+        end(connection, whole=False)
         raise _unreadable(unknown) from None
+    except BackendFailed:
+        end(connection, whole=False)
+        raise
 
 
 class HttpClient:
-    """One session for all backends. Create and close it inside the running event loop."""
+    """The connections to all backends. Create and close it inside the running event loop."""
 
     def __init__(self, *, connect_seconds: float) -> None:
         self._connect_seconds = connect_seconds
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            # Usage is read from the body, so it had better not come compressed; where it does all
-            # the same, PackedAnswer inflates it in bounded pieces.
-            headers={"accept-encoding": "identity"},
-        )
+        self._connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds)
+        self._routes: dict[tuple[str, str, str, str | None, bool], Route] = {}
 
     async def open(
         self, target: Target, path: str, body: bytes, headers: Mapping[str, str]
     ) -> HttpAnswer:
-        sent = {**headers}
-        if target.authorization is not None:
-            sent["authorization"] = target.authorization
-        if target.engine == _CLOSES_AFTER_STREAMS:
-            sent["connection"] = "close"
-        data = body if len(body) <= INLINE_BODY_BYTES_MAX else io.BytesIO(body)
+        route = self._route("POST", target, path, closes=target.engine == _CLOSES_AFTER_STREAMS)
         try:
-            response = await self._session.post(
-                target.url + path, data=data, headers=sent, allow_redirects=False
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as refused:
+            came = await exchange(self._connector, route, headers, body, self._timeout)
+        except TimeoutError as slow:
+            words = f"no connection within {self._connect_seconds:g} s"
+            raise BackendFailed("unreachable", words) from slow
+        except aiohttp.ClientConnectorError as refused:
             reason = "own_limit" if refused.errno in _OWN_LIMITS else "unreachable"
-            raise BackendFailed(reason, _why(refused, self._connect_seconds)) from refused
-        except (aiohttp.ClientError, OSError) as broken:
+            raise BackendFailed(reason, _why(refused)) from refused
+        except (aiohttp.ClientError, OSError, HttpProcessingError) as broken:
             raise _lost(broken) from broken
-        if not 200 <= response.status < 600:
-            # A switch of protocols that nobody asked for has no answer behind it to meter, and a
-            # status that does not exist cannot be passed on.
-            response.close()
-            raise BackendFailed("lost", f"it answered with status {response.status}")
-        return _answer(response)
+        return _answer(*came)
 
     async def fetch(
         self, target: Target, path: str, *, seconds: float, body: bytes | None = None
     ) -> tuple[int, bytes]:
-        headers = {} if target.authorization is None else {"authorization": target.authorization}
-        if body is not None:
-            headers["content-type"] = "application/json"
+        route = self._route("GET" if body is None else "POST", target, path)
+        headers = {} if body is None else {"content-type": "application/json"}
+        answer: HttpAnswer | None = None
         try:
-            async with (
-                asyncio.timeout(seconds),
-                self._session.request(
-                    "GET" if body is None else "POST",
-                    target.url + path,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                ) as response,
-            ):
-                return response.status, await _fetched(_answer(response))
+            async with asyncio.timeout(seconds):
+                answer = _answer(
+                    *await exchange(self._connector, route, headers, body, self._timeout)
+                )
+                return answer.status, await _fetched(answer)
         except TimeoutError as slow:
             raise BackendFailed("slow", f"no answer within {seconds:g} s") from slow
-        except (aiohttp.ClientError, OSError) as broken:
+        except (aiohttp.ClientError, OSError, HttpProcessingError) as broken:
             own = isinstance(broken, OSError) and broken.errno in _OWN_LIMITS
-            reason = "own_limit" if own else "unreachable"
-            raise BackendFailed(reason, _why(broken, self._connect_seconds)) from broken
+            raise BackendFailed("own_limit" if own else "unreachable", _why(broken)) from broken
+        finally:
+            if answer is not None:
+                answer.close()
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._connector.close()
+
+    def _route(self, method: str, target: Target, path: str, *, closes: bool = False) -> Route:
+        key = (method, target.url, path, target.authorization, closes)
+        route = self._routes.get(key)
+        if route is None:
+            # Usage is read from the body, so it had better not come compressed; where it does all
+            # the same, PackedAnswer inflates it in bounded pieces.
+            headers = {"accept-encoding": "identity"}
+            if target.authorization is not None:
+                headers["authorization"] = target.authorization
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            route = self._routes[key] = Route(method, target.url + path, headers, closes=closes)
+        return route
 
 
 async def _fetched(answer: HttpAnswer) -> bytes:
@@ -238,10 +259,8 @@ def _lost(broken: Exception) -> BackendFailed:
     return BackendFailed("lost", f"the connection broke ({type(broken).__name__})")
 
 
-def _why(broken: Exception, connect_seconds: float) -> str:
+def _why(broken: Exception) -> str:
     """What went wrong in words, without the address: answers to users must not show it."""
-    if isinstance(broken, aiohttp.ConnectionTimeoutError):
-        return f"no connection within {connect_seconds:g} s"
     if isinstance(broken, OSError) and broken.errno in _OWN_LIMITS:
         return "this gateway has no file descriptor left for a connection"
     if isinstance(broken, aiohttp.ClientConnectorDNSError):
