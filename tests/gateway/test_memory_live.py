@@ -22,11 +22,10 @@ from streams.kafka.registry import KafkaRegistry
 from streams.local.layout import Layout
 from streams.local.routed import recall
 from tests.gateway.doors import SOON_SECONDS, ask, backend, door, new_key
-from tests.gateway.test_kafka_feed import ask as ask_by
 from tests.gateway.test_kafka_feed import health, kafka_table
 from tests.streams.worker_house import working
 from tests.support import processes
-from tests.support.processes import Backend, Gateway, call, descendants, lives, wait_until
+from tests.support.processes import Backend, Gateway, call, chat, descendants, lives, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -120,16 +119,20 @@ def test_with_kafka_alone_it_outlives_the_loss_of_gateway_and_worker(
     with servers(tmp_path) as both:
         table = kafka_table(kafka)
         with working(kafka), door(tmp_path, tables(both), kafka=table) as gateway:
-            wait_until("key-1 opens", lambda: ask_by(gateway, "key-1").status != 401, SOON_SECONDS)
+            wait_until(
+                "key-1 opens", lambda: chat(gateway.url, "key-1").status != 401, SOON_SECONDS
+            )
             wait_until(
                 "bad is known to be bad",
-                lambda: ask_by(gateway, "key-1").status == 200 and is_down(gateway),
+                lambda: chat(gateway.url, "key-1").status == 200 and is_down(gateway),
                 SOON_SECONDS,
             )
             wait_until("it is in a view", lambda: told(views(kafka)), 3 * SOON_SECONDS)
             kill_and_lose_the_disk(gateway)
         with working(kafka), door(tmp_path, tables(both), kafka=table) as gateway:
-            wait_until("key-1 opens", lambda: ask_by(gateway, "key-1").status != 401, SOON_SECONDS)
+            wait_until(
+                "key-1 opens", lambda: chat(gateway.url, "key-1").status != 401, SOON_SECONDS
+            )
             output = gateway.output()
     assert "routing goes on from" in output
     # Until the next one was up some seconds went by: then it is on trial, and not up as if new.
@@ -149,13 +152,15 @@ def test_with_kafka_alone_the_first_views_after_a_loss_are_as_the_last_before_it
     ):
         rows, table = [*tables(both), backend(third.url, "third")], kafka_table(kafka)
         with door(tmp_path, rows, kafka=table) as gateway:
-            wait_until("key-1 opens", lambda: ask_by(gateway, "key-1").status != 401, SOON_SECONDS)
+            wait_until(
+                "key-1 opens", lambda: chat(gateway.url, "key-1").status != 401, SOON_SECONDS
+            )
             wait_until(
                 "bad is known to be bad",
-                lambda: ask_by(gateway, "key-1").status == 200 and is_down(gateway),
+                lambda: chat(gateway.url, "key-1").status == 200 and is_down(gateway),
                 SOON_SECONDS,
             )
-            assert {ask_by(gateway, "key-1").status for _ in range(20)} == {200}
+            assert {chat(gateway.url, "key-1").status for _ in range(20)} == {200}
 
             def all_told() -> dict[str, RoutingView]:
                 found = by_backend(kafka)
