@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, Executable, Insert, Row, inspect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 
 from ledger.errors import LedgerUnavailable
@@ -113,9 +113,16 @@ class WriteSession(ReadSession):
         run(self._connection, "SAVEPOINT part", ()).close()
         try:
             yield
-        except BaseException:
-            run(self._connection, "ROLLBACK TO SAVEPOINT part", ()).close()
-            run(self._connection, "RELEASE SAVEPOINT part", ()).close()
+        except BaseException as wrong:
+            try:
+                run(self._connection, "ROLLBACK TO SAVEPOINT part", ()).close()
+                run(self._connection, "RELEASE SAVEPOINT part", ()).close()
+            except SQLAlchemyError:
+                # A full disk undoes the whole transaction, and so does a connection that breaks
+                # off: what came first says why. After a row that was there somebody goes on, and
+                # must not do so without the transaction.
+                if isinstance(wrong, IntegrityError):
+                    raise
             raise
         run(self._connection, "RELEASE SAVEPOINT part", ()).close()
 

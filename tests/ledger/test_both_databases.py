@@ -141,16 +141,20 @@ def test_a_locked_ledger_is_told_in_words(
         pass
 
 
+@pytest.mark.parametrize("within", [False, True])
 def test_a_postgres_that_is_killed_is_told_in_words_and_loses_nothing(
-    own_postgres: Postgres,
+    own_postgres: Postgres, within: bool
 ) -> None:
     with open_ledger(own_postgres.create_database("ledger")) as ledger:
         note(ledger, "before")
         with pytest.raises(LedgerUnavailable, match="broke off"), ledger.write() as tx:
             tx.execute(insert(META), {"key": "lost", "value": ""})
-            own_postgres.kill()
+            if not within:
+                own_postgres.kill()
             with tx.savepoint():
-                tx.execute(insert(META), {"key": "lost too", "value": ""})
+                if within:
+                    own_postgres.kill()
+                tx.insert(insert(META), [{"key": "lost too", "value": ""}])
         with pytest.raises(LedgerUnavailable, match="cannot be reached"):
             note(ledger, "nobody is there")
         own_postgres.start()
