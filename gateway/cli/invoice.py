@@ -146,12 +146,11 @@ def _table(
         said.append(f"{month} is open: {what}; `tollbook close {month}` freezes it")
     elif standing.own is None:
         said.append(standing_words(standing))
-    if unpriced:
-        tokens = sum(one.tokens_unpriced for one in found)
-        said.append(
-            f"without a price and in no sum: {counted(tokens, 'token')} of "
-            f"{counted(unpriced, 'request')}"
-        )
+    tokens = sum(one.tokens_unpriced for one in found)
+    if tokens or unpriced:
+        # What lands here of an earlier month is of none of this month's own requests.
+        of = f" of {counted(unpriced, 'request')}" if unpriced else ""
+        said.append(f"without a price and in no sum: {counted(tokens, 'token')}{of}")
     if removed:
         said.append(
             f"removed {counted(len(removed), 'draft')} of {month} that no longer held: "

@@ -149,6 +149,18 @@ def test_what_has_no_price_is_one_number_everywhere(tmp_path: Path, where: Where
         assert run("audit", *where).exit_code == 0
 
 
+def test_tokens_without_a_price_that_land_in_a_month_are_told_of(
+    tmp_path: Path, where: Where
+) -> None:
+    """None of the month's own requests has them: they are on a line that corrects an earlier one."""
+    used(tmp_path)
+    run_json("close", "2026-10", *where)
+    run_json("correct", "r1", "--set", "reasoning_out=7", "--reason", "it said so", *where)
+    assert run_json("invoice", "2026-11", *where)["unpriced"] == 0
+    shown = run("invoice", "2026-11", *where).stdout
+    assert "without a price and in no sum: 7 tokens\n" in shown
+
+
 def test_drafts_that_no_longer_hold_are_removed_and_nothing_else(
     tmp_path: Path, where: Where
 ) -> None:
