@@ -152,7 +152,7 @@ def test_what_has_no_price_is_one_number_everywhere(tmp_path: Path, where: Where
 def test_tokens_without_a_price_that_land_in_a_month_are_told_of(
     tmp_path: Path, where: Where
 ) -> None:
-    """None of the month's own requests has them: they are on a line that corrects an earlier one."""
+    """None of its own requests has them: they are on a line that corrects an earlier month."""
     used(tmp_path)
     run_json("close", "2026-10", *where)
     run_json("correct", "r1", "--set", "reasoning_out=7", "--reason", "it said so", *where)
