@@ -35,11 +35,15 @@ class Route:
     def __init__(
         self, method: str, url: str, headers: Mapping[str, str], *, closes: bool = False
     ) -> None:
-        """`closes`: no connection is used twice. Raises `HeaderError`."""
+        """`closes`: no connection is used twice. Raises `HeaderError` and `aiohttp.InvalidURL`."""
         own = {**headers, "connection": "close"} if closes else headers
+        try:
+            place = URL(url)
+        except ValueError as wrong:
+            raise aiohttp.InvalidURL(url) from wrong
         # It is never sent: it tells the connector where to connect, and makes aiohttp's headers.
         self.request = aiohttp.ClientRequest(
-            method, URL(url), headers=own, loop=asyncio.get_running_loop()
+            method, place, headers=own, loop=asyncio.get_running_loop()
         )
         self.closes = closes
         alike = {
@@ -93,7 +97,12 @@ async def exchange(
             message, content = await protocol.read()
             # Interim answers (100 Continue, 103 Early Hints) are followed by the real one.
             if not 100 <= message.code < 200 or message.code == 101:
-                return connection, message, content
+                break
+        large = body is not None and len(body) > ONE_WRITE_BYTES_MAX
+        if large and message.code >= 300 and _hides_what_is_unsent(transport):
+            # It may have been refused before all of it was there.
+            protocol.force_close()
+        return connection, message, content
     except BaseException:
         end(connection, whole=False)
         raise
@@ -105,14 +114,21 @@ def end(connection: Connection, *, whole: bool) -> None:
     A server that has not read all of a request must not get the rest of it, nor another one: that
     connection ends at once.
     """
-    transport = connection.transport
+    transport, protocol = connection.transport, connection.protocol
     unread = transport is not None and transport.get_write_buffer_size() > 0
+    if transport is not None and protocol is not None and _hides_what_is_unsent(transport):
+        unread = not whole or protocol.should_close
     if whole and not unread:
         connection.release()
         return
     if transport is not None and unread:
         transport.abort()
     connection.close()
+
+
+def _hides_what_is_unsent(transport: asyncio.BaseTransport) -> bool:
+    """True for TLS: what it has passed to the transport beneath it counts as sent."""
+    return transport.get_extra_info("sslcontext") is not None
 
 
 def _lines(headers: Mapping[str, str]) -> str:

@@ -188,8 +188,9 @@ class HttpClient:
     async def open(
         self, target: Target, path: str, body: bytes, headers: Mapping[str, str]
     ) -> HttpAnswer:
-        route = self._route("POST", target, path, closes=target.engine == _CLOSES_AFTER_STREAMS)
+        closes = target.engine == _CLOSES_AFTER_STREAMS
         try:
+            route = self._route("POST", target, path, closes=closes)
             came = await exchange(self._connector, route, headers, body, self._timeout)
         except TimeoutError as slow:
             words = f"no connection within {self._connect_seconds:g} s"
@@ -204,10 +205,10 @@ class HttpClient:
     async def fetch(
         self, target: Target, path: str, *, seconds: float, body: bytes | None = None
     ) -> tuple[int, bytes]:
-        route = self._route("GET" if body is None else "POST", target, path)
         headers = {} if body is None else {"content-type": "application/json"}
         answer: HttpAnswer | None = None
         try:
+            route = self._route("GET" if body is None else "POST", target, path)
             async with asyncio.timeout(seconds):
                 answer = _answer(
                     *await exchange(self._connector, route, headers, body, self._timeout)

@@ -1,11 +1,14 @@
 """A request as a server sees it on the wire, and what becomes of its connection."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+import trustme
+from aiohttp import connector
 
 from gateway.backends.exchange import HeaderError
 from gateway.backends.http import HttpClient
@@ -31,7 +34,9 @@ class Place(msgspec.Struct):
 
 
 @asynccontextmanager
-async def serving(serve: Serve, **more: object) -> AsyncIterator[tuple[Place, HttpClient]]:
+async def serving(
+    serve: Serve, tls: ssl.SSLContext | None = None, **more: object
+) -> AsyncIterator[tuple[Place, HttpClient]]:
     """A server that gives each connection to `serve`, and a client."""
     tasks: set[asyncio.Task[object]] = set()
 
@@ -47,8 +52,9 @@ async def serving(serve: Serve, **more: object) -> AsyncIterator[tuple[Place, Ht
         finally:
             writer.close()
 
-    server = await asyncio.start_server(counted, "127.0.0.1", 0)
-    place = Place(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", **more)  # type: ignore[arg-type]
+    server = await asyncio.start_server(counted, "127.0.0.1", 0, ssl=tls)
+    scheme = "http" if tls is None else "https"
+    place = Place(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}", **more)  # type: ignore[arg-type]
     client = HttpClient(connect_seconds=5)
     try:
         yield place, client
@@ -56,6 +62,18 @@ async def serving(serve: Serve, **more: object) -> AsyncIterator[tuple[Place, Ht
         await client.close()
         server.close()
         await asyncio.wait_for(asyncio.gather(*tasks), 5)
+
+
+@pytest.fixture
+def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """A server's side of TLS, in whose certificate clients trust."""
+    authority = trustme.CA()
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", trusting)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    return serving
 
 
 async def request_of(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
@@ -146,10 +164,26 @@ async def test_a_large_body_arrives_whole_at_a_server_that_reads_slowly() -> Non
     assert place.requests[0][1] == LARGE
 
 
+async def test_over_tls_a_connection_is_used_again(tls: ssl.SSLContext) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            place.requests.append(await request_of(reader))
+            writer.write(OK)
+
+    async with serving(serve, tls) as (place, client):
+        assert [await ask(client, place, body) for body in (b"{}", LARGE, b"{}")] == [b"{}"] * 3
+    assert [body for _, body in place.requests] == [b"{}", LARGE, b"{}"]
+    assert place.connections == 1
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize("early", [True, False], ids=["answered early", "given up"])
-async def test_who_has_not_read_all_of_a_request_gets_no_more_of_it(early: bool) -> None:
+async def test_who_has_not_read_all_of_a_request_gets_no_more_of_it(
+    early: bool, secured: bool, tls: ssl.SSLContext
+) -> None:
     """An answer that came before the server had read the body passes; the rest is not sent, and
     the next request goes on a connection of its own. So does one that was given up."""
+    huge = LARGE * 4
     taken, go_on = [], asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -167,16 +201,16 @@ async def test_who_has_not_read_all_of_a_request_gets_no_more_of_it(early: bool)
         finally:
             taken.append(size)
 
-    async with serving(serve) as (place, client):
+    async with serving(serve, tls if secured else None) as (place, client):
         if early:
-            assert await ask(client, place, LARGE) == b"{}"
+            assert await ask(client, place, huge) == b"{}"
         else:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(ask(client, place, LARGE), 0.2)
-        assert await ask(client, place) == b"{}"
+                await asyncio.wait_for(ask(client, place, huge), 0.2)
+        assert await asyncio.wait_for(ask(client, place), 5) == b"{}"
         go_on.set()
     assert place.connections == 2
-    assert taken and taken[0] < len(LARGE)
+    assert taken and taken[0] < len(huge)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +283,16 @@ async def test_no_header_can_begin_another(value: str) -> None:
         with pytest.raises(ValueError, match="header"):
             await ask(client, place)
     assert place.connections == 0
+
+
+async def test_an_address_that_is_none_is_a_broken_one() -> None:
+    client = HttpClient(connect_seconds=5)
+    nowhere = Place("http://mod\u00adel:8000")
+    with pytest.raises(BackendFailed):
+        await ask(client, nowhere)
+    with pytest.raises(BackendFailed):
+        await client.fetch(nowhere, "/health", seconds=5)
+    await client.close()
 
 
 async def test_nobody_listens(free_tcp_port: int) -> None:
