@@ -2,8 +2,10 @@
 
 Counted by valgrind's cachegrind, which others at work on the same machine do not disturb; a second
 of ordinary work takes it a minute. Each part runs in a process of its own, few times and many
-times, and the difference is divided: what a start costs is in neither. User space alone is counted,
-and a hash without the instructions that a processor may have for it.
+times, and the difference is divided: what a start costs is in neither. `--whole` does that for the
+process of a whole gateway and that of the passthrough; at the pace of valgrind the heartbeat is
+some hundredths of it. User space alone is counted, and a hash without the instructions that a
+processor may have for it.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
@@ -25,6 +28,8 @@ from gateway.backends.http import HttpClient
 from gateway.backends.pool import Backend
 from ledger.clock import SystemClock
 from streams.log.spool import SpoolWriter
+from tests.bench.machinery import build, fake_backend, load, passthrough, tollbook
+from tests.bench.measures import CALLERS
 from tests.bench.micro import ANSWER, BODY, parts
 
 FEW, MANY = 200, 1_200
@@ -37,12 +42,18 @@ SENT = {"content-type": "application/json", "x-request-id": "req_" + "a" * 32}
 UPSTREAM = ("a server's answer, by the gateway's client", "a server's answer, by aiohttp's session")
 """One request to a server in the same process, whose own part is small and the same in both."""
 
+WHOLE = ("a whole request, the passthrough", "a whole request, Tollbook without its runner")
+VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
+
 Ask = Callable[[], Awaitable[None]]
 
 
 def main() -> None:
     """Count and print, or run one part where it is counted."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.instructions", description=__doc__)
+    parser.add_argument(
+        "--whole", action="store_true", help="whole processes, with the benchmark's load"
+    )
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--times", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -54,25 +65,46 @@ def main() -> None:
     table = Table(title="parts of the request path, thousands of instructions")
     table.add_column("part")
     table.add_column("thousands", justify="right")
-    for name in (*UPSTREAM, *_plain_parts()):
-        each = (counted(name, MANY) - counted(name, FEW)) / (MANY - FEW)
+    if options.whole:
+        build()
+    count = counted_whole if options.whole else counted
+    for name in WHOLE if options.whole else (*UPSTREAM, *_plain_parts()):
+        each = (count(name, MANY) - count(name, FEW)) / (MANY - FEW)
         table.add_row(name, f"{each / 1000:.1f}")
     Console().print(table)
 
 
+def counted_whole(name: str, times: int) -> int:
+    """The instructions of a serving process that answers so many plain requests."""
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        said = Path(place) / "valgrind"
+        beneath = [*VALGRIND, f"--log-file={said}.%p"]
+        direct = stack.enter_context(fake_backend("fake"))
+        with (
+            passthrough(direct, beneath)
+            if name == WHOLE[0]
+            else tollbook(direct, Path(place) / "data", beneath)
+        ) as served:
+            load(
+                *("-mode", "load", "-url", served.url, "-key", served.key, "-n", times),
+                *("-t", "300s", "-model", "fake-n16", "-c", CALLERS, "-warm", 0),
+            )
+        return _instructions(Path(f"{said}.{served.pid}").read_text())
+
+
 def counted(part: str, times: int) -> int:
     """The instructions of a process that runs `part` so many times."""
-    valgrind = [
-        "valgrind",
-        "--tool=cachegrind",
-        "--cache-sim=no",
-        "--cachegrind-out-file=/dev/null",
-    ]
     run = [sys.executable, "-m", "tests.bench.instructions", "--part", part, "--times", str(times)]
-    said = subprocess.run([*valgrind, *run], capture_output=True, text=True, timeout=600)
-    found = re.search(r"I\s+refs:\s+([\d,]+)", said.stderr)
-    if said.returncode or found is None:
+    said = subprocess.run([*VALGRIND, *run], capture_output=True, text=True, timeout=600)
+    if said.returncode:
         raise SystemExit(f"valgrind failed: {said.stderr[-2000:]}")
+    return _instructions(said.stderr)
+
+
+def _instructions(said: str) -> int:
+    found = re.search(r"I\s+refs:\s+([\d,]+)", said)
+    if found is None:
+        raise SystemExit(f"valgrind said no number: {said[-2000:]}")
     return int(found.group(1).replace(",", ""))
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.support.processes import free_port
 HERE = Path(__file__).parent
 BIN = HERE / "bin"
 BACKEND_KEY = "sk-bench-backend"
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 120.0
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -145,10 +145,18 @@ def fake_backend(owner: str) -> Iterator[Served]:
 
 
 @contextmanager
-def passthrough(backend: Served) -> Iterator[Served]:
-    """The floor in front of `backend`."""
+def passthrough(backend: Served, beneath: Sequence[str] = ()) -> Iterator[Served]:
+    """The floor in front of `backend`, run by the command `beneath` if there is one."""
     port = free_port()
-    argv = [sys.executable, "-m", "uvicorn", "tests.bench.passthrough:app", "--port", str(port)]
+    argv = [
+        *beneath,
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "tests.bench.passthrough:app",
+        "--port",
+        str(port),
+    ]
     argv += ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"]
     with process(argv, env={"BACKEND": backend.url, "BACKEND_KEY": backend.key}) as started:
         url = f"http://127.0.0.1:{port}"
@@ -157,11 +165,20 @@ def passthrough(backend: Served) -> Iterator[Served]:
 
 
 @contextmanager
-def tollbook(backend: Served, data: Path) -> Iterator[Served]:
-    """A real `tollbook serve` with its runner and ledger, in front of `backend`."""
+def tollbook(backend: Served, data: Path, beneath: Sequence[str] = ()) -> Iterator[Served]:
+    """A real `tollbook serve` with its runner and ledger, in front of `backend`, run by the command
+    `beneath` if there is one."""
     port = free_port()
     command = [sys.executable, "-m", "gateway.cli"]
-    argv = [*command, "serve", "--backend", backend.url, "--backend-key", "env:BENCH_BACKEND_KEY"]
+    argv = [
+        *beneath,
+        *command,
+        "serve",
+        "--backend",
+        backend.url,
+        "--backend-key",
+        "env:BENCH_BACKEND_KEY",
+    ]
     argv += ["--models", "*", "--port", str(port), "--data", str(data)]
     with process(
         argv, env={"BENCH_BACKEND_KEY": backend.key}, log=data.with_suffix(".log")
