@@ -22,6 +22,10 @@ _OF_THE_BODY: Final = frozenset(("content-length", "transfer-encoding"))
 _ends_a_header = re.compile("[\r\n\0]").search
 
 
+Came = tuple[Connection, RawResponseMessage, aiohttp.StreamReader]
+"""A connection, the head of the answer that came on it, and what reads the body behind that."""
+
+
 class HeaderError(ValueError):
     """A header that would not end where it should."""
 
@@ -69,7 +73,7 @@ async def exchange(
     headers: Mapping[str, str],
     body: bytes | None,
     limits: aiohttp.ClientTimeout,
-) -> tuple[Connection, RawResponseMessage, aiohttp.StreamReader]:
+) -> Came:
     """Send `body` and wait for the head of the answer: the connection, which the caller must `end`,
     that head, and what reads the body behind it. `limits` hold for making a connection alone.
 

@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage
 
-from gateway.backends.exchange import Route, end, exchange
+from gateway.backends.exchange import Came, Route, end, exchange
 from gateway.backends.port import BackendFailed, Target
 from gateway.wire.codings import CodingError, Inflater, is_plain
 
@@ -210,9 +210,7 @@ class HttpClient:
         try:
             route = self._route("GET" if body is None else "POST", target, path)
             async with asyncio.timeout(seconds):
-                answer = _answer(
-                    *await exchange(self._connector, route, headers, body, self._timeout)
-                )
+                answer = _answer(*await self._fetching(route, headers, body))
                 return answer.status, await _fetched(answer)
         except TimeoutError as slow:
             raise BackendFailed("slow", f"no answer within {seconds:g} s") from slow
@@ -225,6 +223,18 @@ class HttpClient:
 
     async def close(self) -> None:
         await self._connector.close()
+
+    async def _fetching(self, route: Route, headers: Mapping[str, str], body: bytes | None) -> Came:
+        try:
+            return await exchange(self._connector, route, headers, body, self._timeout)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            # A server may end a connection that it kept just when the next request goes out on it.
+            # To ask again for a document changes nothing, and the server is not down for that.
+            if body is not None:
+                raise
+        return await exchange(self._connector, route, headers, body, self._timeout)
 
     def _route(self, method: str, target: Target, path: str, *, closes: bool = False) -> Route:
         key = (method, target.url, path, target.authorization, closes)

@@ -139,6 +139,23 @@ async def test_a_small_document_is_asked_for_without_a_body() -> None:
     assert b"content-type" not in heads[0].lower()
 
 
+async def test_a_kept_connection_that_ends_just_then_is_no_fault_of_the_server() -> None:
+    """A document is asked for once more; a request that a server may have begun with is not."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(serve) as (place, client):
+        for _ in range(4):
+            assert await client.fetch(place, "/v1/models", seconds=5) == (200, b"{}")
+        assert place.connections == 4
+        with pytest.raises(BackendFailed, match="the connection failed"):
+            await client.fetch(place, "/tokenize", seconds=5, body=b"{}")
+        assert place.connections == 4
+
+
 async def test_interim_answers_are_passed_over() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
