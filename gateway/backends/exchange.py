@@ -81,7 +81,10 @@ async def exchange(
     in time, `aiohttp.http.HttpProcessingError` for an answer that is not HTTP, and `HeaderError`.
     """
     head = route.head(headers, body)
-    connection = await connector.connect(route.request, [], limits)
+    try:
+        connection = await connector.connect(route.request, [], limits)
+    except UnicodeError as wrong:  # a part of the name is empty, or longer than names may be
+        raise aiohttp.InvalidURL(route.request.url) from wrong
     try:
         protocol = connection.protocol
         assert protocol is not None, "a connection that was given out just now is not given back"

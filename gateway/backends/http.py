@@ -274,6 +274,8 @@ def _why(broken: Exception) -> str:
     """What went wrong in words, without the address: answers to users must not show it."""
     if isinstance(broken, OSError) and broken.errno in _OWN_LIMITS:
         return "this gateway has no file descriptor left for a connection"
+    if isinstance(broken, aiohttp.InvalidURL):
+        return "its address is none"
     if isinstance(broken, aiohttp.ClientConnectorDNSError):
         return "its name does not resolve"
     if isinstance(broken, aiohttp.ClientConnectorError):

@@ -302,12 +302,13 @@ async def test_no_header_can_begin_another(value: str) -> None:
     assert place.connections == 0
 
 
-async def test_an_address_that_is_none_is_a_broken_one() -> None:
+@pytest.mark.parametrize("host", ["mod\u00adel", "model..internal", "m" * 64 + ".internal"])
+async def test_an_address_that_is_none_is_a_broken_one(host: str) -> None:
     client = HttpClient(connect_seconds=5)
-    nowhere = Place("http://mod\u00adel:8000")
+    nowhere = Place(f"http://{host}:8000")
     with pytest.raises(BackendFailed):
         await ask(client, nowhere)
-    with pytest.raises(BackendFailed):
+    with pytest.raises(BackendFailed, match="its address is none"):
         await client.fetch(nowhere, "/health", seconds=5)
     await client.close()
 
