@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from ledger.folds.live import usage_of
 from streams.kafka.read import latest_values
 from tests.cluster.world import HASH_KEY, Cluster
-from tests.kill.books import BUCKETS, Books, Check, Measured
+from tests.kill.books import BUCKETS, ROLLED, Books, Check, Measured
 from tests.kill.client import Seen
 from tests.support.processes import wait_until
 
@@ -34,10 +34,8 @@ class SharedBooks(Books):
         closings = rows(cluster, "SELECT data FROM events WHERE type = 'tollbook.source.closed.v1'")
         said = [json.loads(row["data"]) for row in closings]
         self.closed = {one["closed_source"]: one["by"] for one in said}
-        names = ", ".join(BUCKETS)
-        self.hourly = rows(
-            cluster, f"SELECT key_id, model, basis, requests, {names} FROM usage_hourly"
-        )
+        names = ", ".join(ROLLED)
+        self.hourly = rows(cluster, f"SELECT key_id, model, basis, {names} FROM usage_hourly")
         self.conflicts = rows(cluster, "SELECT * FROM conflicts")
         self.duplicates = rows(cluster, "SELECT * FROM duplicates")
         self.poison = rows(cluster, "SELECT log, log_offset, reason FROM poison")

@@ -91,8 +91,6 @@ def test_a_ledger_that_has_rows_comes_up_with_the_same_ones(ledger: Ledger) -> N
         migrate.downgrade(tx.connection, BEFORE)
     whole = parts(ledger, "requests")
     assert whole == {"requests": 400}
-    with ledger.read() as read:
-        assert projection_hash(read) == before
     migrate.bring_up(ledger)
     assert {name: parts(ledger, name) for name in parted} == parted
     with ledger.read() as read:
