@@ -1,7 +1,7 @@
 """One request and the head of its answer, on one of aiohttp's pooled connections.
 
 aiohttp keeps the connections and parses what comes. Its session, request and response objects are
-left out: they took a third of all that the gateway does for a request
+left out: they took a third of all that the gateway did for a request
 (docs/decisions/0011-requests-on-aiohttp-connections.md).
 """
 

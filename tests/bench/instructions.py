@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import uvloop
@@ -134,8 +135,7 @@ class _Server(asyncio.Protocol):
     """Answers every read with one whole answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport), "a socket can be written to"
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(HEAD % len(ANSWER) + ANSWER)
