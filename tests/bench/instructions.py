@@ -138,7 +138,7 @@ class _Server(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._transport.write(HEAD % len(ANSWER) + ANSWER)
+        self._transport.write(HEAD + ANSWER)
 
 
 async def _upstream(part: str, times: int) -> None:
